@@ -1,0 +1,65 @@
+# Everything happens in .venv, made from requirements.lock by uv where there is one, else by pip. Needs Python 3.11+.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+
+export UV_PYTHON_DOWNLOADS := never
+export UV_COMPILE_BYTECODE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench format lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.ready ## See tasks flow, retry and finish on an embedded Postgres (15 s)
+	@$(BIN)/aaiclick-queue demo
+
+test: lint ## Everything: lint, then all tests, two files at a time
+	$(BIN)/pytest -n 2 --dist loadfile
+
+lint: $(VENV)/.ready ## Format, lint, types and import layers, nothing is changed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.ready ## Figures of this machine
+	$(BIN)/python -m tests.bench
+
+format: $(VENV)/.ready ## Format and mend what can be mended
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+# Hashes and no addresses: the same file installs from any index, by pip and by uv.
+lock: ## Choose the versions of requirements.lock anew (needs uv)
+	uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
+	    --no-annotate --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+
+clean: ## Remove what the other commands made
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@rm -rf $(VENV); set -e; \
+	for python in $(PYTHON) python3.14 python3.13 python3.12 python3.11 none; do \
+	    if $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then break; fi; \
+	done; \
+	if [ $$python = none ]; then echo "Python 3.11 or newer is needed: install it, or say where: make PYTHON=/path/to/python3"; exit 1; fi; \
+	echo "1/3 making $(VENV) with $$($$python --version)"; \
+	if uv --version >/dev/null 2>&1; then uv venv --quiet --python "$$($$python -c 'import sys; print(sys.executable)')" $(VENV); \
+	else $$python -m venv $(VENV) || { echo "Python's venv is missing: install it (Debian: apt-get install python3-venv), or install uv"; rm -rf $(VENV); exit 1; }; fi
+	@touch $@
+
+$(VENV)/.locked: requirements.lock | $(VENV)/.made
+	@echo "2/3 installing the packages of requirements.lock"
+	@if uv --version >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock; \
+	else $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock; fi
+	@touch $@
+
+$(VENV)/.ready: $(VENV)/.locked pyproject.toml
+	@echo "3/3 installing aaiclick-queue itself"
+	@if uv --version >/dev/null 2>&1; then uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .; \
+	else $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .; fi
+	@touch $@

@@ -1,0 +1,87 @@
+"""A distributed task queue: Postgres is the truth, Redis wakes workers, nothing is lost when one dies.
+
+application ──enqueue──► tasks + ready + outbox        flow/enqueue.py, in the caller's own transaction
+                             │ relay                   flow/relay.py: outbox rows → stream entries
+                             ▼
+                        Redis stream (hints)           streams.py
+                             │
+                             ▼
+worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
+         │ heartbeat keeps the leases                  flow/heartbeat.py, pulse.py
+         ├─execute──► outcome                          flow/execute.py, slots.py
+         └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
+reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .client import Client, connect
+    from .context import current
+    from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
+    from .handles import Handle, handle
+    from .settings import Settings
+    from .status import Status
+    from .tasks import Task, enqueue, task
+    from .worker import Plan, Worker
+
+# Imported when first asked for: the command line must not pay for what it does not use. No module may have the name
+# of something here: importing it would put the module in the name's place.
+_HOMES = {
+    "client": ("Client", "connect"),
+    "context": ("current",),
+    "errors": (
+        "Cancel",
+        "DuplicateTask",
+        "Fail",
+        "LeaseLost",
+        "QueueError",
+        "Retry",
+        "Snooze",
+        "TaskCancelled",
+        "TaskFailed",
+    ),
+    "handles": ("Handle", "handle"),
+    "settings": ("Settings",),
+    "status": ("Status",),
+    "tasks": ("Task", "enqueue", "task"),
+    "worker": ("Plan", "Worker"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Cancel",
+    "Client",
+    "DuplicateTask",
+    "Fail",
+    "Handle",
+    "LeaseLost",
+    "Plan",
+    "QueueError",
+    "Retry",
+    "Settings",
+    "Snooze",
+    "Status",
+    "Task",
+    "TaskCancelled",
+    "TaskFailed",
+    "Worker",
+    "connect",
+    "current",
+    "enqueue",
+    "handle",
+    "task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME_OF[name]}", __name__), name)
+    globals()[name] = value
+    return value

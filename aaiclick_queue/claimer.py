@@ -1,0 +1,143 @@
+"""The claimer of a worker: asks for as much as there is room for, and waits well when there is nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from .errors import PostgresUnavailable
+from .flow.claim import Claimed, Line, Wanted, queues_in_line
+from .flow.kick import add_claimer, remove_claimer
+from .listener import Listener
+from .postgres import Database
+from .settings import Settings
+from .slots import Slots
+
+log = logging.getLogger("aaiclick_queue.worker")
+
+RESCAN_SECONDS = 1.0  # bounds the loss of any wake-up
+SLOW_CLAIM_SECONDS = 4.0  # the heartbeat takes leases that nobody knows of for strangers after 5 s
+REST_SECONDS = 5.0
+MANY_UNKNOWN = 20  # a queue full of them is left to others for a while; a few just wait for their cool-down
+
+
+class Claiming(Protocol):
+    """What the claimer needs of the worker."""
+
+    worker_id: int
+
+    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
+        """Start the runs that were leased to this worker id; returns the queues of those that nobody knows here."""
+
+    def unanswered(self) -> None:
+        """A claim may have happened without our knowing."""
+
+
+class Claimer:
+    """The one claimer of a process."""
+
+    def __init__(self, worker: Claiming, db: Database, line: Line, slots: Slots, *, every_queue: bool) -> None:
+        self._worker = worker
+        self._db = db
+        self._settings: Settings = db.settings
+        self._line = line
+        self._slots = slots
+        self._every_queue = every_queue
+        self._kicked = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._pause = self._settings.poll_min_seconds
+        self._resting: dict[str, float] = {}
+        self.listener: Listener | None = None
+        self.may_claim: Callable[[], bool] = lambda: True
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Claim no more; a claim that is on its way is taken to its end."""
+        self._stopped = True
+        self._kicked.set()
+        self._slots.freed.set()
+
+    def kick(self) -> None:
+        """There may be work; callable from any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._kicked.set)
+
+    async def run(self) -> None:
+        """Claim for ever."""
+        add_claimer(self.kick)
+        failures = 0
+        try:
+            while not self._stopped:
+                self._kicked.clear()
+                try:
+                    found, full = await self._claim()
+                    failures = 0
+                except Exception as error:
+                    # Whatever it is, the runs that are held must go on and be recorded.
+                    self._worker.unanswered()
+                    if failures == 0:
+                        expected = isinstance(error, PostgresUnavailable)
+                        log.warning("cannot claim: %s", error, exc_info=None if expected else error)
+                    failures += 1
+                    await asyncio.sleep(min(1.0, 0.05 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.5))
+                    continue
+                if not full and not self._stopped:
+                    await self._wait(found)
+        finally:
+            remove_claimer(self.kick)
+
+    async def _claim(self) -> tuple[int, bool]:
+        """One claim: how many runs it gave, and whether to ask again at once."""
+        limit = self._slots.room()
+        if limit == 0 or not self.may_claim():
+            return 0, False
+        if self._every_queue:
+            self._line.serve(await queues_in_line(self._db))
+        worker_id, settings = self._worker.worker_id, self._settings
+        resting = self._at_rest(time.monotonic())
+        wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
+        async with self._db.connection() as connection:
+            began = time.monotonic()
+            claimed = await self._line.claim(connection, wanted)
+        if time.monotonic() - began > SLOW_CLAIM_SECONDS or worker_id != self._worker.worker_id:
+            self._worker.unanswered()  # too late to run them: they may be taken for strangers, or be a dead worker's
+            return 0, False
+        unknown = await self._worker.take(claimed, worker_id)
+        for queue, count in unknown.items():
+            if count >= MANY_UNKNOWN and count * 2 > len(claimed):
+                self._resting[queue] = time.monotonic() + REST_SECONDS
+        return len(claimed), len(claimed) >= limit
+
+    def _at_rest(self, now: float) -> frozenset[str]:
+        if self._resting:
+            self._resting = {queue: until for queue, until in self._resting.items() if until > now}
+        return frozenset(self._resting)
+
+    async def _wait(self, found: int) -> None:
+        """Until a wake-up, a kick, a free slot, or the time for another look."""
+        if self._slots.room() == 0:
+            self._slots.freed.clear()
+            await self._either(self._slots.freed, RESCAN_SECONDS)
+            return
+        if self.listener is not None and self.listener.up and self._line.queues:
+            self.listener.listen(True)
+            await self._either(self._kicked, RESCAN_SECONDS)
+            self.listener.listen(False)
+            return
+        if self.listener is not None:
+            self.listener.listen(True)  # so that it notices when Redis is back
+        self._pause = self._settings.poll_min_seconds if found else self._pause * 1.5
+        self._pause = min(self._pause, self._settings.poll_max_seconds)
+        await self._either(self._kicked, self._pause)
+
+    async def _either(self, event: asyncio.Event, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
+                await event.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,41 @@
+"""The command line, `aaiclick-queue`. Heavy imports wait inside the commands, so that help appears at once."""
+
+from __future__ import annotations
+
+import click
+
+from .. import __version__
+from .program import Program, verbose_option
+from .queues import queue
+from .service import background, worker
+from .setup import completion, config, demo, doctor, migrate
+from .tasks import task
+from .workers import workers
+
+__all__ = ["main"]
+
+
+@click.group(
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100, "show_default": True},
+    epilog="""\b
+Examples:
+  aaiclick-queue demo                        see it work, no server needed
+  aaiclick-queue worker -A tasks             run the tasks of tasks.py
+  aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
+  aaiclick-queue queue list --watch          what waits, what runs
+  aaiclick-queue task get 12345678           everything about one task
+
+\b
+Settings are environment variables, AAICLICK_QUEUE_*; `aaiclick-queue config` shows them all.
+Exit codes: 0 done, 1 failed or unhealthy, 2 usage, 3 nothing matched, 4 not found,
+  69 Postgres unreachable, 78 bad settings, 130/143 ended by a signal.""",
+)
+@click.version_option(__version__, prog_name="aaiclick-queue", message="%(prog)s %(version)s")
+@verbose_option
+def main() -> None:
+    """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
+
+
+for command in (demo, migrate, worker, background, queue, task, workers, doctor, config, completion):
+    main.add_command(command)

@@ -1,0 +1,142 @@
+"""`queue list`, `queue pause`, `queue resume`."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import Right, changer, reader, show, table, with_database
+from .program import NOTHING_MATCHED, Nouns, echo
+
+if TYPE_CHECKING:
+    from ..postgres import Database
+    from ..views import QueueView
+
+
+@click.group(cls=Nouns)
+def queue() -> None:
+    """Queues: how much waits, who serves them, pausing."""
+
+
+@queue.command(
+    "list",
+    epilog="""\b
+Examples:
+  aaiclick-queue queue list --watch
+  aaiclick-queue queue list --json | jq '.[] | select(.workers == 0) | .name'""",
+)
+@reader(limit=100)
+def list_command(as_json: bool, watch: float | None, limit: int) -> None:
+    """Ready, oldest, delayed, running and workers of every queue.
+
+    READY is exact up to 10,000. OLDEST is the longest wait among the first hundred of each priority.
+    """
+    from ..views import list_queues
+
+    show(lambda db: list_queues(db, limit=limit), _table, as_json=as_json, watch=watch)
+
+
+@queue.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue queue pause mail --reason "the provider is down\"""",
+)
+@click.argument("name")
+@click.option("--reason", help="Shown to whoever asks why nothing moves.")
+@changer
+def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - can be undone: nothing to ask
+    """Claim no more tasks of a queue; those that run go on."""
+
+    async def work(db: Database) -> str:
+        from ..flow.pause import pause_queue
+        from ..flow.reaper import ensure_partitions
+
+        [*before] = await _this_queue(db, name)
+        if not before:
+            echo(f"note: no task, worker or pause has named the queue {name!r} so far", err=True)
+        if dry_run:
+            return f"would pause {name}: {_waiting(before)}"
+        await ensure_partitions(db)
+        if not await pause_queue(db, name, by=_me(), reason=reason):
+            return f"{name} was paused already"
+        return f"paused {name}: {_waiting(before)}"
+
+    echo(with_database(work))
+
+
+@queue.command()
+@click.argument("name")
+@changer
+def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 - can be undone: nothing to ask
+    """Claim tasks of a paused queue again."""
+
+    async def work(db: Database) -> tuple[str, int]:
+        from ..flow.pause import resume_queue
+        from ..flow.reaper import ensure_partitions
+
+        before = await _this_queue(db, name)
+        if not any(view.paused_at for view in before):
+            return f"{name} is not paused", NOTHING_MATCHED
+        if dry_run:
+            return f"would resume {name}: {_waiting(before)}", 0
+        await ensure_partitions(db)
+        await resume_queue(db, name, by=_me())
+        return f"resumed {name}: {_waiting(before)}", 0
+
+    said, code = with_database(work)
+    echo(said, err=code != 0)
+    return code
+
+
+async def _this_queue(db: Database, name: str) -> Sequence[QueueView]:
+    from ..views import list_queues
+
+    return await list_queues(db, limit=1, name=name)
+
+
+def _waiting(views: Sequence[QueueView]) -> str:
+    return f"{_many(views[0].ready, more=views[0].ready_is_more) if views else 0} ready"
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+def _table(views: Sequence[QueueView]) -> str:
+    if not views:
+        return "no queue has any work, pause or worker"
+    headers = ["QUEUE", "READY", "OLDEST", "DELAYED", "RUNNING", "WORKERS", "STATE"]
+    return table(headers, [_row(view) for view in views])
+
+
+def _row(view: QueueView) -> list[object]:
+    from ..report import span
+
+    state = ""
+    if view.paused_at:
+        state = (
+            "PAUSED" + (f" by {view.paused_by}" if view.paused_by else "") + (f": {view.reason}" if view.reason else "")
+        )
+    elif not view.workers and (view.ready or view.delayed):
+        state = "no worker serves it"
+    return [
+        view.name,
+        Right(_many(view.ready, more=view.ready_is_more)),
+        Right("–" if view.oldest_seconds is None else span(view.oldest_seconds)),
+        Right(_many(view.delayed, more=view.delayed_is_more)),
+        view.running,
+        view.workers,
+        state,
+    ]
+
+
+def _many(number: int, *, more: bool) -> str:
+    return f"{number:,}{'+' if more else ''}"

@@ -1,0 +1,162 @@
+"""`worker` and `background`: the commands that stay."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from .output import run
+from .program import USAGE, Program, colour, fail, verbose_option
+
+if TYPE_CHECKING:
+    from ..settings import Settings
+    from ..worker import Plan
+
+LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
+WEIGHT_LIMIT = 1000
+
+log_format_option = click.option(
+    "--log-format", type=click.Choice(["pretty", "json"]), default="pretty", help="Lines for people, or JSON objects."
+)
+log_level_option = click.option(
+    "--log-level", type=click.Choice(LEVELS, case_sensitive=False), help="Least level; AAICLICK_QUEUE_LOG_LEVEL."
+)
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue worker -A tasks                        tasks.py in this folder, queue `default`
+  aaiclick-queue worker -A shop.mail,shop.reports -Q mail:3,default -c 200
+  aaiclick-queue worker -A shop -Q '*' --processes 4 --log-format json
+
+\b
+Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.""",
+)
+@click.option(
+    "-A", "modules", multiple=True, metavar="MODULE[,MODULE]", help="Modules, or files, with tasks; they alone can run."
+)
+@click.option(
+    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'",
+    help="Queues, with weights if wanted; `default` unless given, '*' for all.",
+)  # fmt: skip
+@click.option("-c", "slots", type=click.IntRange(1, 10_000), default=100, help="Async tasks at a time, a process.")
+@click.option(
+    "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
+)
+@click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
+@click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
+@log_format_option
+@log_level_option
+@verbose_option
+@click.option("--parent-fd", type=int, hidden=True)
+@click.option("--banner-processes", type=int, hidden=True)
+def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
+    modules: tuple[str, ...],
+    queues: tuple[str, ...],
+    slots: int,
+    threads: int | None,
+    processes: int,
+    no_background: bool,
+    log_format: Literal["pretty", "json"],
+    log_level: str | None,
+    parent_fd: int | None,
+    banner_processes: int | None,
+) -> int:
+    """Claim tasks and run them."""
+    from .modules import import_modules, names
+    from .stopping import Parent
+
+    parent = None if parent_fd is None else Parent(parent_fd)
+    wanted = names(modules)
+    if not wanted:
+        fail(
+            "no module is given, so this worker could run nothing",
+            "-A MODULE, the module with your @task functions",
+            code=USAGE,
+        )
+    weights = parse_queues(queues)
+    settings = _settings(log_level)
+    if processes > 1:
+        threads_given = ["--threads", str(threads)] if threads else []
+        arguments = [
+            *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
+            *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
+            *(["--no-background"] if no_background else []),
+            *(["--verbose"] if _verbose() else []),
+        ]
+        from .processes import supervise
+
+        return run(supervise(settings, arguments, processes))
+    _set_up_logs(log_format, settings)
+    modules = import_modules(wanted, verbose=_verbose())
+    from .serving import stay, work
+
+    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
+    return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
+
+
+@click.command()
+@log_format_option
+@log_level_option
+@verbose_option
+def background(log_format: Literal["pretty", "json"], log_level: str | None) -> int:
+    """Run only the background loops: relay, reaper, due delays; no user code.
+
+    Every worker runs them as well, unless it was started with --no-background.
+    """
+    settings = _settings(log_level)
+    _set_up_logs(log_format, settings)
+    from .serving import loops, stay
+
+    return stay(loops(settings, banner=log_format == "pretty"))
+
+
+def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
+    """Names and weights of `-Q`; `default` for nothing."""
+    weights: dict[str, int] = {}
+    for part in (part.strip() for text in given for part in text.split(",")):
+        name, colon, weight = part.rpartition(":")
+        if not colon or not weight.isdecimal():
+            name, weight = part, "1"
+        if not 1 <= len(name) <= 200 or not 1 <= int(weight) <= WEIGHT_LIMIT:
+            fail(
+                f"-Q {','.join(given)}: {part!r} is no queue",
+                f"NAME or NAME:WEIGHT, weight 1 to {WEIGHT_LIMIT}",
+                code=USAGE,
+            )
+        weights[name] = int(weight)
+    if "*" in weights and len(weights) > 1:
+        fail("-Q '*' serves every queue already", "give '*' alone, or names alone", code=USAGE)
+    return weights or {"default": 1}
+
+
+def _settings(log_level: str | None) -> Settings:
+    from ..settings import Settings
+
+    return Settings.load(log_level=log_level)
+
+
+def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
+    from ..logs import set_up
+
+    set_up(log_format, settings.log_level, colour=colour(sys.stdout))
+
+
+def _verbose() -> bool:
+    root = click.get_current_context().find_root().command
+    return isinstance(root, Program) and root.verbose
+
+
+def _plan(
+    queues: dict[str, int], modules: tuple[str, ...], *, slots: int, threads: int | None, background: bool
+) -> Plan:
+    import msgspec
+
+    from ..worker import Plan
+
+    plan = Plan(queues=queues, slots=slots, background=background, modules=modules)
+    return plan if threads is None else msgspec.structs.replace(plan, threads=threads)

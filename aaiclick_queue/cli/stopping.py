@@ -1,0 +1,56 @@
+"""How a long-running command ends: by signals, in three steps, or because its parent is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ORPHAN_SECONDS = 5.0
+
+
+@contextmanager
+def told_by_signals(stop: Callable[[bool], None]) -> Iterator[None]:
+    """SIGTERM and SIGINT: the first calls `stop(False)`, the second `stop(True)`, the third ends the process."""
+    loop = asyncio.get_running_loop()
+    times = 0
+
+    # Not loop.add_signal_handler: the third must get through to a loop that user code has blocked.
+    def on_signal(number: int, _: FrameType | None) -> None:
+        nonlocal times
+        times += 1
+        if times >= 3:
+            os._exit(128 + number)
+        loop.call_soon_threadsafe(stop, times == 2)
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
+class Parent:
+    """The other end of a pipe that only the parent holds open: its end of file is the parent's death."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._stop: Callable[[], object] | None = None
+        threading.Thread(target=self._watch, name="aaiclick-queue parent", daemon=True).start()
+
+    def when_gone(self, stop: Callable[[], object]) -> None:
+        """Call it, from another thread; until then the process just ends."""
+        self._stop = stop
+
+    def _watch(self) -> None:
+        os.read(self._descriptor, 1)
+        if self._stop is None:
+            os._exit(1)
+        self._stop()
+        threading.Event().wait(ORPHAN_SECONDS)
+        os._exit(1)

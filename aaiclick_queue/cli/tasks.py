@@ -1,0 +1,228 @@
+"""`task list`, `task get`, `task enqueue`, `task cancel`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .details import draw_task
+from .output import Right, changer, json_option, reader, run, show, sure, table, when, with_database
+from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, Nouns, echo, fail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..postgres import Database
+    from ..views import TaskPage, TaskRow
+
+STATUSES = ["SCHEDULED", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
+
+
+@click.group(cls=Nouns)
+def task() -> None:
+    """Tasks: find them, look into one, enqueue, cancel."""
+
+
+@task.command(
+    "list",
+    epilog="""\b
+Examples:
+  aaiclick-queue task list --status FAILED --limit 20
+  aaiclick-queue task list --entrypoint send_email --queue mail
+  aaiclick-queue task list --json | jq -r '.[].id'""",
+)
+@click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only tasks of this status.")
+@click.option("--queue", help="Only tasks of this queue.")
+@click.option("--entrypoint", help="Only tasks of this function, with its module or without.")
+@click.option("--before", metavar="ID", type=click.IntRange(1, 2**63 - 1), help="Only tasks older than this one.")
+@reader(limit=50)
+def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
+    status: str | None,
+    queue: str | None,
+    entrypoint: str | None,
+    before: int | None,
+    as_json: bool,
+    watch: float | None,
+    limit: int,
+) -> None:
+    """Tasks, newest first."""
+    from ..status import Status
+    from ..views import NEWEST, SCAN_LIMIT, TaskFilter, list_tasks
+
+    wanted = TaskFilter(Status(status) if status else None, queue, entrypoint)
+
+    async def read(db: Database) -> TaskPage:
+        page = await list_tasks(db, wanted, limit=limit, before=before or NEWEST)
+        if page.before and not watch:
+            looked = "" if len(page.tasks) >= limit else f"looked at the newest {SCAN_LIMIT:,}; "
+            echo(f"{looked}older ones: add --before {page.before}", err=True)
+        return page
+
+    show(read, _table, as_json=as_json, watch=watch, data=lambda page: page.tasks)
+
+
+@task.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue task get 12345678            the digits of a log line, among the newest tasks
+  aaiclick-queue task get 7123456789012345678 --json | jq .attempts""",
+)
+@click.argument("task_id", metavar="ID")
+@reader(limit=None)
+def get(task_id: str, as_json: bool, watch: float | None) -> None:
+    """Everything about one task: arguments, result or error, attempts, what happened when.
+
+    ID may be the last digits as log lines show them, six or more.
+    """
+    from ..views import get_task
+
+    async def read(db: Database) -> Any:
+        [found] = await _find(db, [task_id])
+        return await get_task(db, found)
+
+    show(read, draw_task, as_json=as_json, watch=watch)
+
+
+@task.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue task enqueue shop.mail.send --kwargs '{"to": "ada@example.com"}'
+  aaiclick-queue task enqueue shop.report.build --queue reports --priority 5 --countdown 60
+  aaiclick-queue task enqueue shop.math.add --kwargs '{"a": 1, "b": 2}' --wait""",
+)
+@click.argument("entrypoint")
+@click.option("--kwargs", default="{}", metavar="JSON", help="Arguments by name, a JSON object.")
+@click.option("--queue", help="Queue; `default` unless given, whatever the task's decorator says.")
+@click.option("--priority", type=int, help="Higher first, 0 by default.")
+@click.option("--countdown", type=float, metavar="SECONDS", help="Not before this time has passed.")
+@click.option("--max-attempts", type=int, help="Attempts, the first included; the task's own number by default.")
+@click.option("--wait", is_flag=True, help="Wait for the end and print the result; exit code 1 when it failed.")
+@json_option
+@changer
+def enqueue(  # noqa: PLR0913 - one parameter an option
+    entrypoint: str,
+    kwargs: str,
+    *,
+    wait: bool,
+    as_json: bool,
+    dry_run: bool,
+    yes: bool,  # noqa: ARG001 - there is nothing to ask
+    **options: Any,
+) -> int | None:
+    """Enqueue a task by its name, `module.function`; prints its id.
+
+    No code is imported here: the worker checks the arguments.
+    """
+    arguments = _arguments(kwargs)
+    given = {name: value for name, value in options.items() if value is not None}
+    if dry_run:
+        echo(f"would enqueue {entrypoint} with {kwargs}")
+        return None
+    from .enqueueing import enqueue_task
+
+    return run(enqueue_task(entrypoint, arguments, given, wait=wait, as_json=as_json))
+
+
+@task.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue task cancel 7123456789012345678 --yes
+  aaiclick-queue task list --status QUEUED --json | jq -r '.[].id' | aaiclick-queue task cancel - --yes""",
+)
+@click.argument("task_ids", metavar="ID...", nargs=-1, required=True)
+@changer
+def cancel(task_ids: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+    """End tasks as CANCELLED, wherever they are; one that runs is stopped by its worker.
+
+    `-` reads ids from stdin, one a line.
+    """
+    if "-" in task_ids:
+        if not yes and not dry_run:
+            fail("ids come from stdin, so nobody can be asked", "add --yes", code=USAGE)
+        task_ids = (*(one for one in task_ids if one != "-"), *sys.stdin.read().split())
+        if not task_ids:
+            fail("stdin named no id", code=NOTHING_MATCHED)
+    return with_database(lambda db: _cancel(db, task_ids, dry_run=dry_run, yes=yes))
+
+
+async def _cancel(db: Database, texts: Sequence[str], *, dry_run: bool, yes: bool) -> int:
+    from ..flow.cancel import cancel as cancel_tasks
+    from ..flow.reaper import ensure_partitions
+    from ..status import Status
+    from ..views import get_task
+
+    ids = await _find(db, texts)
+    tasks = [found for one in ids if (found := await get_task(db, one))]
+    waiting = [one for one in tasks if one.status is None or not Status(one.status).is_final]
+    for one in tasks:
+        if one not in waiting:
+            echo(f"{one.id} {one.entrypoint} is {one.status} already", err=True)
+    if not waiting:
+        fail("there is nothing to cancel", code=NOTHING_MATCHED)
+    if dry_run:
+        for one in waiting:
+            echo(f"would cancel {one.id} {one.entrypoint}, {one.status}")
+        return 0
+    what = f"{waiting[0].id} ({waiting[0].entrypoint})" if len(waiting) == 1 else f"{len(waiting)} tasks"
+    sure(f"Cancel {what}?", yes=yes)
+    await ensure_partitions(db)
+    cancelled = await cancel_tasks(db, [int(one.id) for one in waiting])
+    for one in waiting:
+        echo(f"cancelled {one.id}" if int(one.id) in cancelled else f"{one.id} ended meanwhile")
+    return 0 if cancelled else NOTHING_MATCHED
+
+
+async def _find(db: Database, texts: Sequence[str]) -> list[int]:
+    """The ids that these texts stand for; ends the command when one of them stands for none or for several."""
+    from ..views import find_task_ids
+
+    ids: list[int] = []
+    for text in texts:
+        digits = text.removeprefix("…")
+        if not (digits.isascii() and digits.isdigit()):
+            fail(f"{text!r} is no task id: give its digits, or the last six or more of them", code=USAGE)
+        found = await find_task_ids(db, digits)
+        if not found:
+            hint = "" if len(digits) > 18 else ", and among the newest 100,000 none ends so (six digits at least)"
+            fail(f"there is no task {text}{hint}", "aaiclick-queue task list", code=NOT_FOUND)
+        if len(found) > 1:
+            fail(f"several tasks end in {digits}: {found[0]}, {found[1]} …", "give more digits", code=USAGE)
+        ids += found
+    return list(dict.fromkeys(ids))
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    import json
+
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        fail(f"--kwargs is no JSON ({error})", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
+    if not isinstance(value, dict):
+        fail("--kwargs is no JSON object", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
+    return value
+
+
+def _table(page: TaskPage) -> str:
+    if not page.tasks:
+        return "no task"
+    headers = ["ID", "STATUS", "TASK", "QUEUE", "ATTEMPT", "CREATED", "TOOK", "WHAT"]
+    return table(headers, [_row(one) for one in page.tasks])
+
+
+def _row(one: TaskRow) -> list[object]:
+    from ..report import span
+
+    took = "–"
+    if one.started_at and one.finished_at:
+        took = span((one.finished_at - one.started_at).total_seconds())
+    what = ""
+    if one.error_type:
+        what = f"{one.error_type}: {one.error_message or ''}"
+    elif one.not_before:
+        what = f"{one.reason}, due {when(one.not_before)}"
+    attempt = f"{one.attempt}/{one.max_attempts}" if one.max_attempts else str(one.attempt)
+    name = one.name or one.entrypoint
+    return [one.id, one.status or "?", name, one.queue, Right(attempt), when(one.created_at), Right(took), what]

@@ -1,0 +1,306 @@
+"""The client: writes tasks from application code, and reads what became of them.
+
+`connect(...)` makes one; the default one is made from the settings on first use, one per event loop, and closes with
+its loop. Synchronous code uses the one of the portal's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from .callers import caller_transaction, is_sync, on_commit, run_sync
+from .errors import PostgresUnavailable, StreamsDown
+from .flow.cancel import cancel
+from .flow.dedupe import Key, enqueue_keyed
+from .flow.enqueue import NewTask, Spec, Told, Written, id_source, insert_again, insert_tasks, written_before
+from .flow.kick import kick_claimers
+from .flow.reaper import ensure_partitions
+from .flow.relay import publish_own
+from .gather import Gatherer
+from .gather import Waiting as Gathered
+from .ids import IdSource
+from .local import database_url
+from .migrate import require_head
+from .portal import submit
+from .postgres import DATA_ERRORS, Database
+from .schema import Transaction
+from .settings import Settings
+from .streams import Streams
+from .waiting import Waiting
+
+T = TypeVar("T")
+
+BULK = 1000  # rows of one statement
+RETRY_SECONDS = 0.1
+
+
+class Client:
+    """Everything an application does with the queue, over a few connections of its own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.waiting = Waiting(self.database)
+        self._ids: IdSource | None = None
+        self._db: Database | None = None
+        self._streams: Streams | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._opening: asyncio.Lock | None = None
+        self._background: set[asyncio.Task[None]] = set()
+        self._gatherer = Gatherer(self._write_gathered)
+
+    async def database(self) -> Database:
+        """Our own connections, opened and checked on first use."""
+        if self._db is not None:
+            return self._db
+        self._opening = self._opening or asyncio.Lock()
+        async with self._opening:
+            if self._db is None:
+                db = Database(self.settings, size=4, flow=True, dsn=await database_url(self.settings))
+                try:
+                    await require_head(db)
+                    await self._id_source(db)
+                except BaseException:
+                    await db.close()
+                    raise
+                if self.settings.redis_url:
+                    self._streams = Streams(self.settings.redis_url, prefix=self.settings.redis_prefix)
+                self._db, self._loop = db, asyncio.get_running_loop()
+        return self._db
+
+    def lives_on(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether its connections may be used on that event loop."""
+        return self._loop is None or self._loop is loop
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that its connections belong to, once there are any."""
+        return self._loop
+
+    async def close(self) -> None:
+        """Close the connections; what was written stays written."""
+        self.waiting.close()
+        await self._gatherer.finished()
+        if self._background:
+            await asyncio.wait(self._background, timeout=0.5)  # wake-ups on their way
+        if self._streams is not None:
+            await self._streams.close()
+        if self._db is not None:
+            await self._db.close()
+        self._db = self._streams = self._loop = None
+
+    async def write(
+        self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None = None, connection: Any = None
+    ) -> list[int]:
+        """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own."""
+        if connection is not None:
+            return await self._write_for_caller(spec, tasks, key, connection)
+        if key is None and len(tasks) == 1:
+            return [await self._gatherer.add(spec, tasks[0])]
+        ids = await self._take_ids(1 if key else len(tasks))
+        if key is not None:
+            written = await self._commit(lambda tx, again: self._write_keyed(tx, spec, tasks[0], key, ids, again=again))
+        else:
+            written = await self._commit(lambda tx, again: self._insert(tx, spec, tasks, ids, again=again))
+        self._wake(written.told)
+        return written.ids
+
+    def write_blocking(self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any) -> list[int]:
+        """As `write`, with a synchronous connection or session of the caller."""
+        return run_sync(self._write_for_caller(spec, tasks, key, connection))
+
+    async def cancel(self, ids: Sequence[int]) -> set[int]:
+        """End tasks as CANCELLED wherever they are; returns those that were not final before."""
+        db = await self.database()
+        await ensure_partitions(db)
+        cancelled: set[int] = set()
+        for start in range(0, len(ids), BULK):
+            cancelled |= await cancel(db, ids[start : start + BULK])
+        return cancelled
+
+    async def _write_for_caller(
+        self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any
+    ) -> list[int]:
+        tx = caller_transaction(connection, schema=self.settings.postgres_schema)
+        written = await self._write_in(tx, spec, tasks, key)
+        if not is_sync(connection) and self.settings.redis_url:
+            with suppress(PostgresUnavailable):
+                await self.database()  # so that the wake-up after the commit need not open it
+        on_commit(connection, lambda: self._wake(written.told))
+        return written.ids
+
+    async def _write_in(self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], key: Key | None) -> Written:
+        ids = (await self._id_source(tx)).take(1 if key else len(tasks))
+        if key is not None:
+            return await self._write_keyed(tx, spec, tasks[0], key, ids, again=False)
+        return await self._insert(tx, spec, tasks, ids, again=False)
+
+    async def _write_keyed(  # noqa: PLR0913 - one value a fact
+        self, tx: Transaction, spec: Spec, task: NewTask, key: Key, ids: Sequence[int], *, again: bool
+    ) -> Written:
+        if again and await written_before(tx, spec, set(ids)):  # its key may be free again by now
+            return Written(list(ids), [])
+        source = await self._id_source(tx)
+        first = iter(ids)
+        return await enqueue_keyed(tx, spec, task, key, lambda n: [next(first, None) or source.take(n)[0]])
+
+    async def _write_gathered(self, groups: dict[Spec, list[Gathered]]) -> None:
+        ids = {spec: await self._take_ids(len(group)) for spec, group in groups.items()}
+
+        async def insert(tx: Transaction, again: bool) -> dict[Spec, Written]:
+            return {
+                spec: await self._insert(tx, spec, [waiting.task for waiting in group], ids[spec], again=again)
+                for spec, group in groups.items()
+            }
+
+        try:
+            written = await self._commit(insert, one_statement=len(groups) == 1)
+        except DATA_ERRORS:
+            await self._write_one_by_one(groups)
+            return
+        self._wake([told for one in written.values() for told in one.told])
+        for spec, group in groups.items():
+            for waiting, task_id in zip(group, written[spec].ids, strict=True):
+                if not waiting.written.done():
+                    waiting.written.set_result(task_id)
+
+    async def _commit(self, write: Callable[[Transaction, bool], Awaitable[T]], *, one_statement: bool = False) -> T:
+        """Write in a transaction of our own, again and again until it is answered or the time is up.
+
+        A commit whose answer was lost may have happened: `again` says so, and the same ids cannot insert twice.
+        """
+        again = False
+
+        async def once() -> T:
+            nonlocal again
+            repeated, again = again, True
+            async with (await self.database()).connection() as tx:
+                if one_statement:
+                    return await write(tx, repeated)
+                async with tx.transaction():
+                    return await write(tx, repeated)
+
+        return await self._in_time(once)
+
+    async def _in_time(self, once: Callable[[], Awaitable[T]]) -> T:
+        """Try for ENQUEUE_TIMEOUT_SECONDS; an embedded server takes its own time when it starts."""
+        if self._db is None and not self.settings.postgres_url:
+            await self.database()
+        until = time.monotonic() + self.settings.enqueue_timeout_seconds
+        while True:
+            try:
+                async with asyncio.timeout(max(0.1, until - time.monotonic())):
+                    return await once()
+            except (PostgresUnavailable, TimeoutError) as error:
+                if time.monotonic() + RETRY_SECONDS > until:
+                    raise PostgresUnavailable(
+                        f"not enqueued within {self.settings.enqueue_timeout_seconds:g} s: "
+                        f"{error or self.settings.postgres_shown + ' gave no answer'}"
+                    ) from error
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _insert(
+        self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int], *, again: bool
+    ) -> Written:
+        whole = Written([], [])
+        for start in range(0, len(tasks), BULK):
+            some, mine = tasks[start : start + BULK], list(ids[start : start + BULK])
+            written = await insert_tasks(tx, spec, some, mine)
+            missing = set(mine) - set(written.ids)
+            if missing and again:
+                missing -= await written_before(tx, spec, missing)
+            take = (await self._id_source(tx)).take
+            renewed = await insert_again(tx, spec, some, ids=mine, missing=missing, take_ids=take)
+            whole.ids += renewed.ids
+            whole.told += [*written.told, *renewed.told]
+        return whole
+
+    async def _write_one_by_one(self, groups: dict[Spec, list[Gathered]]) -> None:
+        """One of them is refused by Postgres: find out which, and let the others through."""
+        db = await self.database()
+        for spec, group in groups.items():
+            for waiting in group:
+                try:
+                    async with db.connection() as tx:
+                        written = await self._write_in(tx, spec, [waiting.task], None)
+                except Exception as error:
+                    if not waiting.written.done():  # its caller may have given up meanwhile
+                        waiting.written.set_exception(error)
+                else:
+                    self._wake(written.told)
+                    if not waiting.written.done():
+                        waiting.written.set_result(written.ids[0])
+
+    async def _take_ids(self, count: int) -> list[int]:
+        if self._ids is None:
+            await self._in_time(self.database)
+        assert self._ids is not None
+        return self._ids.take(count)
+
+    async def _id_source(self, tx: Transaction) -> IdSource:
+        if self._ids is None:
+            self._ids = await id_source(tx)
+        return self._ids
+
+    def _wake(self, told: Sequence[Told]) -> None:
+        """Tell claimers here at once, those elsewhere over Redis; an enqueue never waits for either."""
+        if not told:
+            return
+        kick_claimers()
+        if self._streams is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._start_publishing, told)
+
+    def _start_publishing(self, told: Sequence[Told]) -> None:
+        task = asyncio.create_task(self._publish(told), name="aaiclick-queue wake-up")
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _publish(self, told: Sequence[Told]) -> None:
+        if self._db is not None and self._streams is not None:
+            with suppress(StreamsDown, PostgresUnavailable):  # the relay takes what is left
+                await publish_own(self._db, self._streams, told)
+
+
+@asynccontextmanager
+async def connect(*, settings: Settings | None = None, **given: Any) -> AsyncIterator[Client]:
+    """A client of one's own: `async with connect(postgres_url=…, redis_url=…) as queue:`."""
+    client = Client(settings or Settings.load(**given))
+    try:
+        await client.database()
+        yield client
+    finally:
+        await client.close()
+
+
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+async def default_client() -> Client:
+    """The client of the running loop, made from the settings on first use; it closes with the loop."""
+    loop = asyncio.get_running_loop()
+    if loop not in _clients:
+        client = Client(Settings.load())
+        guard = _close_with_loop(client)
+        _clients[loop] = (client, guard)
+        await anext(guard)
+    return _clients[loop][0]
+
+
+def default_blocking_client() -> Client:
+    """The client of synchronous code: it lives on the portal's loop."""
+    return submit(default_client())
+
+
+async def _close_with_loop(client: Client) -> AsyncGenerator[None]:
+    # asyncio.run() closes async generators before it closes the loop: the one moment to say good-bye to Postgres.
+    try:
+        yield
+    finally:
+        _clients.pop(asyncio.get_running_loop(), None)
+        await client.close()

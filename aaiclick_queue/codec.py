@@ -1,0 +1,290 @@
+"""Arguments and results of tasks as JSON text, driven by the function's annotations.
+
+`enqueue` writes them, `execute` reads them. Nothing is pickled and no name in the data is ever imported.
+Postgres keeps the text as jsonb: numbers and types survive, the order of keys in a dict does not.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from .errors import ArgumentsDoNotFit, BadTask, ResultDoesNotEncode
+from .typed import DEPTH_LIMIT, Typed, write_natural
+
+RETURN = "return"
+REFUSED = {
+    inspect.Parameter.VAR_POSITIONAL: "takes any number of values: take one list instead",
+    inspect.Parameter.VAR_KEYWORD: "takes any names: take one dict instead",
+    inspect.Parameter.POSITIONAL_ONLY: "is positional-only, but arguments travel by name: remove the '/'",
+}
+
+
+class Signature:
+    """How one function's arguments and result are written and read.
+
+    What arrives is what was sent, in type and content, or it is refused. Taken besides the annotated type: an int or
+    Decimal for a float, a dict for a class with fields, a value for its enum member, a list for a tuple or set.
+    Aware datetimes keep their offset and not the name of their zone. Annotations are resolved at the first use.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
+        self.parameters: tuple[str, ...] = tuple(signature.parameters)
+        self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
+        self._function = inspect.unwrap(function)
+        self._by_position = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._required = {p.name for p in signature.parameters.values() if p.default is p.empty}
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> Signature:
+        """The signature of a plain function; raises BadTask for one whose arguments cannot travel by name."""
+        target = inspect.unwrap(function)
+        if not inspect.isfunction(target):
+            raise BadTask(
+                f"{function!r} is a {type(target).__qualname__}, not a function: a worker has only its name to call, "
+                "so write a def at the top of a module that does the call"
+            )
+        signature = _signature(function)
+        for index, parameter in enumerate(signature.parameters.values()):
+            about = f"parameter {parameter.name!r} of {target.__module__}.{target.__qualname__}"
+            if parameter.kind in REFUSED:
+                raise BadTask(f"{about} {REFUSED[parameter.kind]}")
+            if index == 0 and parameter.name in ("self", "cls"):
+                raise BadTask(f"{about} is an instance or a class, which a worker does not have: use a function")
+        return cls(function, signature)
+
+    def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """JSON object of the arguments; raises ArgumentsDoNotFit with the parameter's name.
+
+        Defaults are not written: they apply when the function is called.
+        """
+        given = self._bound(args, kwargs) if args else kwargs
+        row = self._row
+        try:
+            return row.write(given)
+        except Exception as error:
+            raise self._unfit(given, error) from error
+
+    def encode_many(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+        """The same for many; an error names the row, counted from 0, and the parameter."""
+        write = self._row.write
+        texts: list[str] = []
+        for number, given in enumerate(rows):
+            try:
+                texts.append(write(given))
+            except Exception as error:
+                raise self._unfit(given, error, f"rows[{number}]: ") from error
+        return texts
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """Arguments ready to call with; raises ArgumentsDoNotFit where they no longer fit the function."""
+        row = self._row
+        try:
+            values = msgspec.structs.astuple(row.read(payload))
+        except Exception as error:
+            raise self._outdated(payload, error) from error
+        return {name: value for name, value in zip(self.parameters, values, strict=True) if value is not UNSET}
+
+    def encode_result(self, value: Any) -> str | None:
+        """JSON of a result: by the return annotation where it fits, else by the value's own type."""
+        if value is None:
+            return None
+        if self._result is not None:
+            try:
+                return self._result.write(value)
+            except Exception:  # noqa: S110 - a result that breaks its annotation is still a result
+                pass
+        try:
+            return write_natural(value)
+        except Exception as error:
+            raise ResultDoesNotEncode(
+                f"the result of {self.name}, a {type(value).__qualname__}, cannot be stored: {_reason(error)}; return "
+                "JSON types, a dataclass or a pydantic model, or store the data yourself and return where it is"
+            ) from error
+
+    def decode_result(self, payload: str | None) -> Any:
+        """The result as the return annotation says, or as plain JSON where it was not of that type."""
+        if payload is None:
+            return None
+        if self._result is not None:
+            try:
+                return self._result.read(payload)
+            except Exception:  # noqa: S110 - as in encode_result
+                pass
+        return decode_json(payload)
+
+    @functools.cached_property
+    def _hints(self) -> dict[str, Any]:
+        return _resolved(self._function, self.name)
+
+    @functools.cached_property
+    def _types(self) -> dict[str, Typed]:
+        found: dict[str, Typed] = {}
+        hints = self._hints
+        for name in self.parameters:
+            annotation = hints.get(name, Any)
+            try:
+                found[name] = Typed(annotation)
+            except Exception as error:
+                raise BadTask(f"parameter {name!r} of {self.name}, annotated {_shown(annotation)}: {error}") from error
+        return found
+
+    @functools.cached_property
+    def _row(self) -> Typed:
+        fields = [
+            (name, typed.type) if name in self._required else (name, typed.type, UNSET)
+            for name, typed in self._types.items()
+        ]
+        row = msgspec.defstruct("Arguments", fields, forbid_unknown_fields=True, kw_only=True, gc=False)
+        return Typed(row, proven=all(typed.proven for typed in self._types.values()))
+
+    @functools.cached_property
+    def _result(self) -> Typed | None:
+        annotation = self._hints.get(RETURN, Any)
+        if annotation is Any:
+            return None
+        try:
+            return Typed(annotation)
+        except Exception:
+            return None
+
+    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if len(args) > len(self._by_position):
+            raise ArgumentsDoNotFit(
+                f"{self.name} takes {len(self._by_position)} positional arguments and {len(args)} were given"
+            )
+        given = dict(zip(self._by_position, args, strict=False))
+        for name in given:
+            if name in kwargs:
+                raise ArgumentsDoNotFit(
+                    f"parameter {name!r} of {self.name} was given twice, by position and by name: give it once",
+                    parameter=name,
+                )
+        return {**given, **kwargs}
+
+    def _unfit(self, given: Any, error: Exception, where: str = "") -> ArgumentsDoNotFit:
+        """The sentence for arguments that were refused, found by trying them one by one."""
+        if not isinstance(given, Mapping):
+            return ArgumentsDoNotFit(f"{where}give a dict of arguments by name, not a {type(given).__qualname__}")
+        if misnamed := self._misnamed(given, where):
+            return misnamed
+        for name, value in given.items():
+            try:
+                self._types[name].write(value)
+            except Exception as cause:
+                annotation = f" (annotated {_shown(self._hints[name])})" if name in self._hints else ""
+                return ArgumentsDoNotFit(
+                    f"{where}parameter {name!r} of {self.name}{annotation} does not take this: {_reason(cause)}",
+                    parameter=name,
+                )
+        return ArgumentsDoNotFit(f"{where}{self.name} does not take this: {_reason(error)}")
+
+    def _outdated(self, payload: str, error: Exception) -> ArgumentsDoNotFit:
+        """The sentence for waiting arguments that no longer fit."""
+        try:
+            given = decode_json(payload)
+        except Exception:
+            return ArgumentsDoNotFit(f"the waiting arguments of {self.name} are not JSON: {_reason(error)}")
+        if not isinstance(given, dict):
+            return ArgumentsDoNotFit(f"the waiting arguments of {self.name} are not a JSON object")
+        if misnamed := self._misnamed(given, "waiting arguments no longer fit: "):
+            return misnamed
+        for name, value in given.items():
+            try:
+                self._types[name].read(msgspec.json.encode(value))
+            except Exception as cause:
+                return ArgumentsDoNotFit(
+                    f"waiting arguments no longer fit: parameter {name!r} of {self.name} (annotated "
+                    f"{_shown(self._hints.get(name, Any))}): {_reason(cause)}; was its type changed?",
+                    parameter=name,
+                )
+        return ArgumentsDoNotFit(f"the waiting arguments of {self.name} no longer fit: {_reason(error)}")
+
+    def _misnamed(self, given: Mapping[str, Any], where: str) -> ArgumentsDoNotFit | None:
+        for name in given:
+            if name not in self.parameters:
+                near = difflib.get_close_matches(str(name), self.parameters, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(self.parameters) or 'nothing'}"
+                return ArgumentsDoNotFit(f"{where}{self.name} has no parameter {name!r}: {hint}", parameter=str(name))
+        for name in self.parameters:
+            if name in self._required and name not in given:
+                return ArgumentsDoNotFit(
+                    f"{where}parameter {name!r} of {self.name} is missing: give it, or give it a default",
+                    parameter=name,
+                )
+        return None
+
+
+def encode_json(value: Any) -> str:
+    """Plain JSON for metadata, progress and checkpoints: JSON types only."""
+    try:
+        return _ANYTHING.write(value)
+    except Exception as error:
+        raise ArgumentsDoNotFit(
+            f"a {type(value).__qualname__} that is not plain JSON: {_reason(error)} "
+            "(dict with str keys, list, str, int, float, bool, None)"
+        ) from error
+
+
+def decode_json(text: str | None) -> Any:
+    """The value of plain JSON text; None for no text."""
+    return None if text is None else msgspec.json.decode(text)
+
+
+_ANYTHING = Typed(Any)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format
+
+        return inspect.signature(function, annotation_format=Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def _resolved(function: types.FunctionType, shown_name: str) -> dict[str, Any]:
+    """Annotations of a function with their names looked up, one by one so that an error can say which."""
+    if sys.version_info >= (3, 14):
+        from annotationlib import Format, get_annotations
+
+        written = get_annotations(function, format=Format.FORWARDREF)
+    else:
+        written = function.__annotations__
+    enclosing = inspect.getclosurevars(function).nonlocals if function.__closure__ else {}
+    found: dict[str, Any] = {}
+    for name, annotation in written.items():
+        one = types.SimpleNamespace(__annotations__={name: annotation})
+        try:
+            found |= typing.get_type_hints(one, function.__globals__, dict(enclosing), include_extras=True)
+        except Exception as error:
+            what = "the return value" if name == RETURN else f"parameter {name!r}"
+            raise BadTask(
+                f"{what} of {shown_name} is annotated {_shown(annotation)}, which cannot be looked up ({error}): "
+                "import the name at the top of the module, outside `if TYPE_CHECKING`, and not inside a function"
+            ) from error
+    return found
+
+
+def _shown(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case UnicodeEncodeError():
+            return "a text with a lone surrogate, which is no Unicode: decode its bytes with errors='replace'"
+        case RecursionError():
+            return f"it is nested deeper than {DEPTH_LIMIT} levels, or contains itself: pass something flatter"
+        case msgspec.ValidationError():
+            return str(error).replace("`object`", "its type").replace(" - at `$", " at `")
+        case _:
+            return str(error) or type(error).__qualname__

@@ -1,0 +1,247 @@
+"""What a running task can ask and do: `current()`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+
+from .codec import encode_json
+from .errors import LeaseLost, WrongContext
+from .flow.enqueue import NewTask, Spec, id_source
+from .flow.execute import Run
+from .flow.fenced import Fence, extend, hold_lease, keep_checkpoint, keep_progress, load_checkpoint, spawn
+from .flow.kick import kick_claimers
+from .ids import IdSource
+from .postgres import Database
+from .settings import Settings
+
+if TYPE_CHECKING:
+    from .handles import Handle
+    from .tasks import Task
+    from .transaction import TaskTransaction
+
+T = TypeVar("T")
+R = TypeVar("R")
+_NOT_GIVEN = object()
+
+
+class Services:
+    """What the runs of one worker share."""
+
+    def __init__(  # noqa: PLR0913 - one value a service
+        self,
+        settings: Settings,
+        db: Database,
+        dsn: str,
+        rearm: Callable[[Run], None],
+        *,
+        made_ready: Callable[[], None] = kick_claimers,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self.settings = settings
+        self.db = db
+        self.dsn = dsn
+        self.rearm = rearm
+        self.made_ready = made_ready
+        self.modules = modules
+        self.loop = asyncio.get_running_loop()
+        self._ids: IdSource | None = None
+
+    async def ids(self) -> IdSource:
+        """Ids for children."""
+        if self._ids is None:
+            self._ids = await id_source(self.db)
+        return self._ids
+
+
+class Current:
+    """The run that this code is part of. Writes return False when the run has lost its lease; then stop."""
+
+    def __init__(self, run: Run, services: Services) -> None:
+        claimed = run.claimed
+        self.id = claimed.task_id
+        self.attempt = claimed.attempt
+        self.max_attempts = run.max_attempts
+        self.run_epoch = claimed.run_epoch
+        self.queue = claimed.queue
+        self.entrypoint = claimed.entrypoint
+        self.correlation_id = claimed.correlation_id
+        self._run = run
+        self._services = services
+        self._rearm = services.rearm
+        self._spawned: dict[str, int] = {}
+        self._value: Any = _NOT_GIVEN
+        self._block: TaskTransaction | None = None
+        self.fence = Fence(claimed.task_id, claimed.run_epoch, run.worker_id)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same text in every attempt of this task: for calls to services that know such keys."""
+        return f"aaiclick-queue-{self.id}"
+
+    @property
+    def stopping(self) -> bool:
+        """Whether this run was told to stop; a task in a thread has to look, it cannot be stopped from outside."""
+        return self._run.stop is not None
+
+    def time_left(self) -> float:
+        """Seconds until the run's timeout."""
+        return self._run.started + self._run.timeout - time.monotonic()
+
+    async def progress(self, done: float | dict[str, Any]) -> bool:
+        """Keep how far the task is, a number from 0 to 1 or any JSON object."""
+        self._rearm(self._run)
+        return await keep_progress(self._services.db, self.fence, encode_json(done))
+
+    async def checkpoint(self, data: Any) -> bool:
+        """Keep a JSON value from which the next attempt can go on."""
+        self._rearm(self._run)
+        return await keep_checkpoint(self._services.db, self.fence, encode_json(data))
+
+    async def load_checkpoint(self) -> Any:
+        """What an earlier attempt kept, or None."""
+        return await load_checkpoint(self._services.db, self.id)
+
+    async def extend(self, timeout: float) -> bool:  # noqa: ASYNC109 - the run's, not the call's
+        """Give this run `timeout` seconds from now."""
+        if not 0 < timeout <= 366 * 86400:
+            raise ValueError(f"extend(timeout={timeout!r}): give seconds, more than 0 and at most a year")
+        run = self._run
+        run.timeout = time.monotonic() - run.started + timeout
+        self._rearm(run)
+        seconds = timeout + self._services.settings.grace_seconds + 5
+        return await extend(self._services.db, self.fence, seconds)
+
+    async def enqueue(self, task: Task[Any, R], *args: Any, **kwargs: Any) -> Handle[R]:
+        """Enqueue a child of this task, written only while this run holds its lease and once over all attempts.
+
+        It inherits priority and correlation id, and the queue of this run unless the child's task names one.
+        """
+        from .handles import Handle
+
+        spec, child, key = task.prepare(args, kwargs, self._services.settings)
+        if key is not None:
+            raise WrongContext("a child is written once by its place in the run: leave dedupe_key away")
+        given = task.defaults
+        spec = msgspec.structs.replace(
+            spec,
+            parent_id=self.id,
+            queue=given.queue or self.queue,
+            priority=self._run.claimed.priority if given.priority is None else given.priority,
+        )
+        child.correlation_id = child.correlation_id or self.correlation_id
+        child.spawn_key = self._spawn_key(spec.entrypoint, child.kwargs)
+        try:
+            task_id = await self._write_child(spec, child)
+        except BaseException:
+            # The same call again is the same child: its number must not move on.
+            self._spawned[child.spawn_key.rsplit(":", 1)[0]] -= 1
+            raise
+        return Handle(task_id, decode=task.signature.decode_result)
+
+    async def _write_child(self, spec: Spec, child: NewTask) -> int:
+        take = (await self._services.ids()).take
+        if self._block is not None:
+            return (await spawn(self._block.tx(), spec, child, take)).ids[0]
+        async with self._services.db.transaction() as tx:
+            if not await hold_lease(tx, self.fence):
+                raise LeaseLost(f"task {self.id} is not this run's any more: its child was not written")
+            written = await spawn(tx, spec, child, take)
+        self._services.made_ready()
+        return written.ids[0]
+
+    def transaction(self, driver: Literal["sqlalchemy", "asyncpg"] = "sqlalchemy") -> TaskTransaction:
+        """A transaction whose commit holds your writes and the completion of this task: exactly-once effects.
+
+        `async with` gives an AsyncSession (or an asyncpg connection), `with` in a `def` task a Session.
+        """
+        from .transaction import TaskTransaction
+
+        return TaskTransaction(self, driver)
+
+    def result(self, value: Any) -> None:
+        """The result that the commit of `transaction()` records."""
+        self._value = value
+
+    def take_result(self) -> Any:
+        """What `result()` was given, None when it was not called."""
+        return None if self._value is _NOT_GIVEN else self._value
+
+    @property
+    def sync(self) -> SyncCurrent:
+        """The same for `def` tasks: each call waits for its answer in the task's thread."""
+        return SyncCurrent(self)
+
+    def _spawn_key(self, entrypoint: str, kwargs: str) -> str:
+        kind = f"{entrypoint}:{hashlib.blake2b(kwargs.encode(), digest_size=8).hexdigest()}"
+        self._spawned[kind] = self._spawned.get(kind, 0) + 1
+        return f"{kind}:{self._spawned[kind]}"
+
+
+class SyncCurrent:
+    """`current()` for code in a thread."""
+
+    def __init__(self, current: Current) -> None:
+        self._current = current
+
+    def progress(self, done: float | dict[str, Any]) -> bool:
+        """Keep how far the task is; False when the run has lost its lease."""
+        return self._wait(self._current.progress(done))
+
+    def checkpoint(self, data: Any) -> bool:
+        """Keep a JSON value from which the next attempt can go on; False when the run has lost its lease."""
+        return self._wait(self._current.checkpoint(data))
+
+    def load_checkpoint(self) -> Any:
+        """What an earlier attempt kept, or None."""
+        return self._wait(self._current.load_checkpoint())
+
+    def extend(self, timeout: float) -> bool:
+        """Give this run `timeout` seconds from now; False when it has lost its lease."""
+        return self._wait(self._current.extend(timeout))
+
+    def enqueue(self, task: Task[Any, R], *args: Any, **kwargs: Any) -> Handle[R]:
+        """Enqueue a child of this task."""
+        return self._wait(self._current.enqueue(task, *args, **kwargs))
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        loop = self._current._services.loop  # noqa: SLF001 - our own other half
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is loop:
+            coroutine.close()
+            raise WrongContext("current().sync blocks: in an async task await current().… instead")
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+_run: ContextVar[tuple[Run, Services]] = ContextVar("aaiclick_queue_run")
+
+
+def current() -> Current:
+    """The run that this code is part of."""
+    try:
+        run, services = _run.get()
+    except LookupError:
+        raise WrongContext("current() is for code inside a running task; here none is running") from None
+    if run.context is None:
+        run.context = Current(run, services)
+    context: Current = run.context
+    return context
+
+
+def running() -> tuple[Run, Services]:
+    """The run of this asyncio task and what it shares with others."""
+    return _run.get()
+
+
+def enter(run: Run, services: Services) -> None:
+    """Make this run what `current()` gives in this asyncio task and the threads it starts."""
+    _run.set((run, services))

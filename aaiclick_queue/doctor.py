@@ -1,0 +1,131 @@
+"""The doctor: what must be true of the tables at any moment, as SQL that counts what is not.
+
+Each check is one statement with one snapshot, so it is right while the fleet works. The test suite runs it after
+every test; `aaiclick-queue doctor` runs it for people.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from .postgres import Database
+
+LIMIT = 1000  # a check counts at most so many: enough to know
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One invariant and how many rows break it."""
+
+    name: str
+    ok: bool
+    count: int
+    detail: str
+    fix: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    """An invariant: a statement that gives the ids of rows that break it."""
+
+    name: str
+    sql: str
+    detail: str
+    fix: str
+
+
+_PLACES = """(SELECT task_id FROM aaiclick_queue.ready UNION ALL SELECT task_id FROM aaiclick_queue.delayed
+              UNION ALL SELECT task_id FROM aaiclick_queue.leases)"""
+# Looked up by key per task: a join over whole tables would take minutes where millions wait.
+_IN_PLACES = """((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE r.queue = t.queue AND r.rank = -t.priority
+                          AND r.order_key = t.id AND r.task_id = t.id))::int
+               + (EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id))::int
+               + (EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id))::int)"""
+
+CHECKS = (
+    Check(
+        "every open task is in exactly one place",
+        f"SELECT t.id FROM aaiclick_queue.tasks t WHERE t.status IS NULL AND {_IN_PLACES} <> 1 LIMIT {LIMIT}",
+        "tasks without a final status that are in no place, or in two",
+        "report it with `aaiclick-queue task get ID`; `aaiclick-queue task cancel ID` ends one that is in a place",
+    ),
+    Check(
+        "a final task is in no place",
+        f"""SELECT p.task_id FROM {_PLACES} AS p JOIN aaiclick_queue.tasks t ON t.id = p.task_id
+            WHERE t.status IS NOT NULL LIMIT {LIMIT}""",
+        "tasks that have ended and would run again",
+        "report it with `aaiclick-queue task get ID`",
+    ),
+    Check(
+        "whatever waits or runs is a task",
+        f"""SELECT p.task_id FROM {_PLACES} AS p
+            WHERE NOT EXISTS (SELECT FROM aaiclick_queue.tasks t WHERE t.id = p.task_id) LIMIT {LIMIT}""",
+        "rows in the line without a task: somebody deleted from `tasks` by hand",
+        "a worker drops them when their turn comes",
+    ),
+    Check(
+        "leases of workers that are over are taken back",
+        f"""SELECT l.task_id FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
+            WHERE coalesce(w.status, 'LOST') IN ('LOST', 'STOPPED')
+              AND coalesce(w.stopped_at, l.claimed_at) < now() - interval '2 minutes' LIMIT {LIMIT}""",
+        "runs of dead workers that no reaper took back for two minutes",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "silent workers are noticed",
+        f"""SELECT id FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')
+            AND lease_expires_at < now() - interval '2 minutes' LIMIT {LIMIT}""",
+        "workers whose lease ended two minutes ago and that nobody marked LOST",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "no run is past its deadline",
+        f"SELECT task_id FROM aaiclick_queue.leases WHERE deadline_at < now() - interval '2 minutes' LIMIT {LIMIT}",
+        "runs that neither their worker nor a reaper stopped",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "delayed tasks are moved when due",
+        f"""SELECT task_id FROM aaiclick_queue.delayed WHERE not_before < now() - interval '2 minutes'
+            ORDER BY not_before LIMIT {LIMIT}""",
+        "retries and etas that were due two minutes ago",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "the outbox is emptied",
+        f"""SELECT id FROM aaiclick_queue.outbox WHERE created_at < now() - interval '2 minutes'
+            ORDER BY id LIMIT {LIMIT}""",
+        "wake-ups that nobody relayed or dropped for two minutes",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "a dedupe key is held by the task it names",
+        f"""SELECT d.task_id FROM aaiclick_queue.dedupe d LEFT JOIN aaiclick_queue.tasks t ON t.id = d.task_id
+            WHERE d.until IS NULL AND (t.id IS NULL OR t.status IS NOT NULL)
+              AND coalesce(t.finished_at, d.first_at) < now() - interval '5 minutes' LIMIT {LIMIT}""",
+        "keys of tasks that have ended; they count as free, the sweep removes them",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "every waiting task is known to a worker",
+        f"""SELECT d.task_id FROM aaiclick_queue.delayed d JOIN aaiclick_queue.tasks t ON t.id = d.task_id
+            WHERE d.reason = 'unknown entrypoint' AND t.created_at < now() - interval '1 minute' LIMIT {LIMIT}""",
+        "tasks whose entrypoint no worker had registered when it claimed them",
+        "start a worker with -A naming their module; `aaiclick-queue task get ID` shows the entrypoint",
+    ),
+    Check(
+        "history has a place for the next days",
+        """SELECT day FROM generate_series(0, 3) AS day, unnest(ARRAY['attempts', 'events']) AS parent
+           WHERE to_regclass('aaiclick_queue.' || parent
+                             || to_char((now() AT TIME ZONE 'UTC')::date + day, '_YYYYMMDD')) IS NULL""",
+        "day partitions that are missing: retries would fail at midnight",
+        "start a worker, or `SELECT aaiclick_queue.ensure_partitions(14)`",
+    ),
+)
+
+
+async def check(db: Database) -> list[Finding]:
+    """Run every check."""
+    findings = []
+    for one in CHECKS:
+        count = len(await db.fetch(one.sql))
+        findings.append(Finding(one.name, count == 0, count, one.detail, one.fix))
+    return findings

@@ -1,0 +1,184 @@
+"""Every exception of the package. A leaf carries its data and says what, why and how to fix.
+
+QueueError
+├── SettingsError            a setting is wrong; refused at start
+├── BadTask                  a decorator or an option that cannot work
+├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
+├── ResultDoesNotEncode      a result that JSON cannot carry (also TypeError)
+├── PayloadTooLarge          arguments beyond PAYLOAD_MAX_BYTES (also ValueError)
+├── DuplicateTask            the dedupe key is taken; carries the task id that holds it
+├── DedupeKeyBusy            another transaction holds the dedupe key and has not ended
+├── TasksBusy                another open transaction holds the tasks
+├── PostgresUnavailable      no answer within the time given; nothing was half-written
+├── SchemaMismatch           the database is at another revision than this version
+├── MissingExtra             an optional part is not installed; names the install line
+├── StreamsDown              Redis did not take or give wake-ups (the flow goes on by polling)
+├── LeaseLost                the run no longer owns its task; raised by current().transaction() only
+├── UnknownTask              no task with that id
+├── ResultError
+│   ├── TaskFailed           carries type, message, traceback, attempts
+│   ├── TaskCancelled        cancelled by hand, by raising Cancel, or expired
+│   └── ResultExpired        the task is gone: pruned, or never committed
+└── WrongContext             a call that cannot work from where it was made
+
+Raised *by* tasks to steer their run: Retry, Snooze, Cancel, Fail (Directive).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+
+class QueueError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class SettingsError(QueueError):
+    """A setting is wrong; the message names it, the value and what is allowed."""
+
+
+class BadTask(QueueError, TypeError):
+    """A task definition or an option that cannot work."""
+
+
+class ArgumentsDoNotFit(QueueError, ValueError):
+    """Arguments that the function does not take."""
+
+    def __init__(self, message: str, *, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+class ResultDoesNotEncode(QueueError, TypeError):
+    """A result that JSON cannot carry."""
+
+
+class PayloadTooLarge(QueueError, ValueError):
+    """Encoded arguments or a result beyond the limit of the settings."""
+
+
+class DuplicateTask(QueueError):
+    """The dedupe key is held by a task that has not ended."""
+
+    def __init__(self, key: str, task_id: int) -> None:
+        super().__init__(
+            f"a task with dedupe_key {key!r} is already there (id {task_id}): wait for it, "
+            "or enqueue with dedupe='skip', 'replace' or 'debounce'"
+        )
+        self.key = key
+        self.task_id = task_id
+
+
+class DedupeKeyBusy(QueueError):
+    """Another open transaction has enqueued with the same dedupe key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"dedupe_key {key!r} is held by another open transaction for more than 2 s: "
+            "commit that one first, or try again later"
+        )
+        self.key = key
+
+
+class TasksBusy(QueueError):
+    """Tasks that could not be cancelled because another open transaction holds them; the others were."""
+
+    def __init__(self, ids: Sequence[int]) -> None:
+        shown = ", ".join(map(str, ids[:5])) + (" …" if len(ids) > 5 else "")
+        super().__init__(f"another open transaction holds {shown}: commit that one first, or try again later")
+        self.ids = tuple(ids)
+
+
+class PostgresUnavailable(QueueError, ConnectionError):
+    """Postgres gave no answer within the time given."""
+
+
+class SchemaMismatch(QueueError):
+    """The database schema is older or newer than this version of the package."""
+
+
+class MissingExtra(QueueError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an optional part: pip install 'aaiclick-queue[{extra}]'")
+        self.extra = extra
+
+
+class StreamsDown(QueueError, ConnectionError):
+    """Redis did not answer; wake-ups are late, work is not lost."""
+
+
+class LeaseLost(QueueError):
+    """The run no longer owns its task: everything in this transaction was rolled back."""
+
+
+class UnknownTask(QueueError, LookupError):
+    """No task with that id."""
+
+
+class WrongContext(QueueError, RuntimeError):
+    """A call that cannot work from where it was made; the message says what to call instead."""
+
+
+class ResultError(QueueError):
+    """A task that has no result to give."""
+
+    def __init__(self, message: str, *, task_id: int) -> None:
+        super().__init__(message)
+        self.task_id = task_id
+
+
+class TaskFailed(ResultError):
+    """The task ended FAILED; carries what its last attempt raised."""
+
+    def __init__(  # noqa: PLR0913 - one value a fact
+        self, message: str, *, task_id: int, error_type: str, error_message: str, traceback: str, attempts: int
+    ) -> None:
+        super().__init__(message, task_id=task_id)
+        self.error_type = error_type
+        self.error_message = error_message
+        self.traceback = traceback
+        self.attempts = attempts
+
+
+class TaskCancelled(ResultError):
+    """The task ended CANCELLED."""
+
+
+class ResultExpired(ResultError):
+    """The task is not in the database (any more)."""
+
+
+class Directive(Exception):
+    """Raised by a task to say what becomes of its run."""
+
+
+class _Later(Directive):
+    def __init__(self, in_: float | timedelta | None = None, reason: str = "") -> None:
+        seconds = in_.total_seconds() if isinstance(in_, timedelta) else in_
+        if seconds is not None and not 0 <= seconds <= 366 * 86400:
+            raise ValueError(f"{type(self).__name__}(in_={in_!r}): give 0 to 366 days, in seconds or as a timedelta")
+        super().__init__(reason)
+        self.in_seconds = seconds
+        self.reason = reason
+
+
+class Retry(_Later):
+    """Run again later; spends an attempt. Without `in_` the task's backoff decides."""
+
+
+class Snooze(_Later):
+    """Run again later; spends no attempt, at most 1,000 times a task."""
+
+    def __init__(self, in_: float | timedelta, reason: str = "") -> None:
+        super().__init__(in_, reason)
+
+
+class Cancel(Directive):
+    """End this task as CANCELLED."""
+
+
+class Fail(Directive):
+    """End this task as FAILED, whatever attempts are left."""

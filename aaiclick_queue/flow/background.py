@@ -1,0 +1,89 @@
+"""Background: the loops that keep the flow going, in every worker process unless it was told otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+
+from ..errors import PostgresUnavailable
+from ..postgres import Database
+from ..streams import Streams
+from .kick import kick_claimers
+from .loop import Holder, Loop
+from .reaper import Reaper
+from .relay import BATCH, Relay
+
+RELAY_BUSY = 0.02
+RELAY_IDLE = 0.2
+DUE_SECONDS = 0.5
+SWEEP_SECONDS = 60.0
+ALERT_SECONDS = 5.0
+
+
+class Background:
+    """Relay, due, reaper and sweep of one process."""
+
+    def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
+        self._db = db
+        self._relay = Relay(db, streams)
+        self._reaper = Reaper(db)
+        self._holder = Holder(holder)
+        self._own_rows = False
+        self._alert_until = 0.0
+        fast = self._reaper.looks_at_all = self._is_fast
+        self.relay = Loop("relay", self._relay_pass, fast=fast)
+        self.due = Loop("due", self._due_pass, fast=fast)
+        self._loops = [
+            Loop("loops", lambda: self._holder.hold_once(db)),
+            self.relay,
+            self.due,
+            Loop("reaper", self._reap_pass, fast=fast),
+            Loop("sweep", self._sweep_pass),
+        ]
+
+    def _is_fast(self) -> bool:
+        return self._holder.holds or time.monotonic() < self._alert_until
+
+    async def run(self) -> None:
+        """Run all loops until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for loop in self._loops:
+                    group.create_task(loop.run(), name=loop.name)
+        finally:
+            with suppress(PostgresUnavailable, TimeoutError):  # the row expires by itself
+                async with asyncio.timeout(2):
+                    await self._holder.let_go(self._db)
+
+    def made_ready(self) -> None:
+        """This process has put work in line: tell its own claimers, and relay the rows without their usual wait."""
+        kick_claimers()
+        self._own_rows = True
+        self.relay.kick()
+
+    async def _relay_pass(self) -> float:
+        own, self._own_rows = self._own_rows, False
+        relayed = await (self._relay.relay_once(older=0.0) if own else self._relay.relay_once())
+        if relayed >= BATCH:
+            return 0.0
+        return RELAY_BUSY if relayed else RELAY_IDLE
+
+    async def _due_pass(self) -> float:
+        moved, next_due = await self._reaper.due_once()
+        if moved:
+            self.made_ready()
+        return min(DUE_SECONDS, max(0.0, next_due if next_due is not None else DUE_SECONDS))
+
+    async def _reap_pass(self) -> float:
+        reaped = await self._reaper.reap_once()
+        if reaped.anything:
+            # The holder may be the one that died: what it had is due soon, its role is free only when it expires.
+            self._alert_until = time.monotonic() + ALERT_SECONDS
+            self.due.kick()
+            return 0.0
+        return min(0.5, self._db.settings.lease_seconds / 6)
+
+    async def _sweep_pass(self) -> float:
+        await self._reaper.sweep_once()
+        return SWEEP_SECONDS

@@ -1,0 +1,68 @@
+"""Cancel: takes tasks out of whatever place they are in. Before: a person, `replace`, or an expiry. After: relay.
+
+One statement a place, in the order delayed, ready, leases, each SKIP LOCKED, and round again for what was neither
+got nor found final: one statement over several places has one snapshot and misses a task that moves between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from ..errors import TasksBusy
+from ..outcome import Error
+from ..postgres import Database
+from ..schema import Transaction
+from .settle import SETTLE
+
+_TAKE = """
+WITH taken AS (
+    DELETE FROM aaiclick_queue.{place} WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid FROM unnest($1::bigint[]) AS wanted(id) JOIN aaiclick_queue.tasks t ON t.id = wanted.id
+        JOIN aaiclick_queue.{place} p ON p.task_id = t.id {by_key} FOR UPDATE OF p SKIP LOCKED))
+    RETURNING task_id, run_epoch, {worker_id} AS worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key,
+              {started_at} AS started_at, 'CANCELLED' AS kind, $2::text AS error, NULL::float8 AS seconds,
+              NULL::text AS retry
+), {settle}
+SELECT task_id FROM taken
+"""
+_NOT_STARTED = {"worker_id": "NULL::bigint", "started_at": "NULL::timestamptz", "settle": SETTLE}
+TAKE_DELAYED = _TAKE.format(place="delayed", by_key="", **_NOT_STARTED)
+TAKE_READY = _TAKE.format(
+    place="ready", by_key="AND p.queue = t.queue AND p.rank = -t.priority AND p.order_key = t.id", **_NOT_STARTED
+)
+TAKE_LEASED = _TAKE.format(place="leases", by_key="", worker_id="worker_id", started_at="claimed_at", settle=SETTLE)
+FINAL = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[]) AND status IS NOT NULL"
+KNOWN = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[])"
+PASSES = 20
+BY_HAND = Error("Cancelled", "cancelled by hand")
+
+
+async def take_waiting(tx: Transaction, ids: Sequence[int], *, error: Error) -> set[int]:
+    """End as CANCELLED those of the tasks that wait for their time or their turn; running ones are left alone."""
+    taken: set[int] = set()
+    for statement in (TAKE_DELAYED, TAKE_READY):
+        taken.update(row["task_id"] for row in await tx.fetch(statement, list(ids), error.text()))
+    return taken
+
+
+async def cancel(db: Database, ids: Sequence[int], *, error: Error = BY_HAND) -> set[int]:
+    """End tasks as CANCELLED wherever they are; returns those that were not final before.
+
+    A running one loses its lease at once; its worker learns it with the next heartbeat and stops the run.
+    """
+    open_ids, cancelled = {row["id"] for row in await db.fetch(KNOWN, list(ids))}, set[int]()
+    for attempt in range(PASSES):
+        for statement in (TAKE_DELAYED, TAKE_READY, TAKE_LEASED):
+            if open_ids:
+                got = {row["task_id"] for row in await db.fetch(statement, sorted(open_ids), error.text())}
+                cancelled |= got
+                open_ids -= got
+        if open_ids:
+            open_ids -= {row["id"] for row in await db.fetch(FINAL, sorted(open_ids))}
+        if not open_ids:
+            break
+        await asyncio.sleep(0.002 * (attempt + 1))
+    if open_ids:
+        raise TasksBusy(sorted(open_ids))
+    return cancelled

@@ -1,0 +1,176 @@
+"""Complete: records what runs came to, a batch a statement, fenced. Before: execute. After: relay, reaper.
+
+The fence is (task_id, run_epoch, worker_id): the lease row is deleted or nothing of that run is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ..errors import PostgresUnavailable
+from ..outcome import Ended, Error, Failed, Succeeded
+from ..postgres import DATA_ERRORS, Connection, Database
+from ..schema import Transaction
+from .settle import own_leases, recorded_as, settle_runs
+
+log = logging.getLogger(__name__)
+
+_RUNS = """unnest($1::bigint[], $2::int[], $3::text[], $4::float8[], $5::float8[])
+             AS run(task_id, run_epoch, result, started, ended)"""
+COMPLETE_SUCCEEDED = f"""
+WITH ended AS (
+    DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, run.result, run.started, run.ended
+), freed AS (
+    DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid FROM aaiclick_queue.dedupe d
+        WHERE d.task_id = ANY(ARRAY(SELECT task_id FROM ended WHERE flags & 1 = 1)) AND d.until IS NULL
+        FOR UPDATE SKIP LOCKED))
+), final AS (
+    UPDATE aaiclick_queue.tasks t
+    SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
+        result = ended.result::jsonb, started_at = now() - make_interval(secs => ended.started),
+        finished_at = now() - make_interval(secs => ended.ended)
+    FROM ended WHERE t.id = ended.task_id
+)
+SELECT task_id FROM ended
+"""
+# An answer that was lost is looked up, never guessed. One by one: as two EXISTS a stale plan hashed all of `tasks`.
+LANDED = """
+SELECT run.task_id FROM unnest($1::bigint[], $2::int[], $3::text[]) AS run(task_id, run_epoch, outcome)
+CROSS JOIN LATERAL (
+    SELECT FROM aaiclick_queue.tasks t WHERE t.id = run.task_id AND t.run_epoch = run.run_epoch
+        AND t.worker_id = $4 AND t.status = run.outcome
+    UNION ALL
+    SELECT FROM aaiclick_queue.attempts a WHERE a.task_id = run.task_id AND a.run_epoch = run.run_epoch
+        AND a.worker_id = $4 AND a.outcome = run.outcome
+    LIMIT 1) AS landed
+"""
+FLUSH_LIMIT = 500
+
+
+async def complete(tx: Transaction, runs: Sequence[Ended], *, worker_id: int) -> set[int]:
+    """Record outcomes. Task ids that are missing had lost their lease; nothing of theirs was written."""
+    landed = await _record(tx, runs, worker_id)
+    missing = [run for run in runs if run.task_id not in landed]
+    if missing:
+        # A run that was just given more time has moved its lease row to where only a new statement sees it.
+        landed |= await _record(tx, missing, worker_id)
+    return landed
+
+
+async def _record(tx: Transaction, runs: Sequence[Ended], worker_id: int) -> set[int]:
+    now = time.monotonic()
+    succeeded = [run for run in runs if isinstance(run.outcome, Succeeded)]
+    others = [run for run in runs if not isinstance(run.outcome, Succeeded)]
+    landed: set[int] = set()
+    if succeeded:
+        rows = await tx.fetch(
+            COMPLETE_SUCCEEDED,
+            [run.task_id for run in succeeded],
+            [run.run_epoch for run in succeeded],
+            [run.outcome.result for run in succeeded if isinstance(run.outcome, Succeeded)],
+            [now - run.started for run in succeeded],  # ages: the database's clock makes times of them
+            [now - run.ended for run in succeeded],
+            worker_id,
+        )
+        landed.update(row["task_id"] for row in rows)
+    if others:
+        landed |= await settle_runs(tx, others, worker_id=worker_id, now=now)
+    return landed
+
+
+class Completer:
+    """The one writer of outcomes in a process: flushes at once when idle, else all that gathered meanwhile."""
+
+    def __init__(
+        self, db: Database, *, worker_id: Callable[[], int], landed: Callable[[Sequence[Ended], set[int]], None]
+    ) -> None:
+        self._db = db
+        self._worker_id = worker_id
+        self._landed = landed
+        self._pending: list[Ended] = []
+        self._refused: dict[int, Failed] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def add(self, run: Ended) -> None:
+        """Take an outcome; it is written with the next flush."""
+        self._pending.append(run)
+        self._wake.set()
+        self._idle.clear()
+
+    async def drained(self) -> None:
+        """Wait until everything that was added has been written or found stale."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """Flush for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                batch, self._pending = self._pending[:FLUSH_LIMIT], self._pending[FLUSH_LIMIT:]
+                await self._flush(batch)
+            self._idle.set()
+
+    async def _flush(self, batch: Sequence[Ended]) -> None:
+        by_worker: dict[int, list[Ended]] = {}
+        for run in batch:
+            by_worker.setdefault(run.worker_id or self._worker_id(), []).append(run)
+        for worker_id, runs in by_worker.items():
+            landed = await self._insist(runs, worker_id)
+            refused, self._refused = self._refused, {}
+            written = [msgspec.structs.replace(run, outcome=refused.get(run.task_id, run.outcome)) for run in runs]
+            self._landed(written if refused else runs, landed)
+
+    async def _insist(self, batch: Sequence[Ended], worker_id: int) -> set[int]:
+        """Write until there is an answer: an outcome is given up only when its lease is gone."""
+        answered, delay = True, 0.05
+        while True:
+            try:
+                async with self._db.connection() as connection:
+                    landed = await self._complete(connection, batch, worker_id)
+                    if not answered:
+                        landed |= await _landed_before(connection, batch, worker_id)
+                    return landed
+            except Exception as error:
+                if answered:
+                    expected = isinstance(error, PostgresUnavailable)
+                    log.warning("outcomes wait: %s", error, exc_info=None if expected else error)
+                answered = False
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, 1.0)
+
+    async def _complete(self, tx: Connection, batch: Sequence[Ended], worker_id: int) -> set[int]:
+        try:
+            if len({isinstance(run.outcome, Succeeded) for run in batch}) == 1:
+                return await complete(tx, batch, worker_id=worker_id)
+            async with tx.transaction():  # two statements: both land or neither, so that halving starts clean
+                return await complete(tx, batch, worker_id=worker_id)
+        except DATA_ERRORS as error:
+            # One row that Postgres refuses must not hold up the others: halve until it stands alone.
+            if len(batch) == 1:
+                log.error("task %d: Postgres refused its outcome: %s", batch[0].task_id, error)
+                refused = self._refused[batch[0].task_id] = Failed(Error.of(error))
+                return await complete(tx, [msgspec.structs.replace(batch[0], outcome=refused)], worker_id=worker_id)
+            middle = len(batch) // 2
+            first = await self._complete(tx, batch[:middle], worker_id)
+            return first | await self._complete(tx, batch[middle:], worker_id)
+
+
+async def _landed_before(tx: Transaction, batch: Sequence[Ended], worker_id: int) -> set[int]:
+    rows = await tx.fetch(
+        LANDED,
+        [run.task_id for run in batch],
+        [run.run_epoch for run in batch],
+        [recorded_as(run.outcome) for run in batch],
+        worker_id,
+    )
+    return {row["task_id"] for row in rows}

@@ -1,0 +1,186 @@
+"""Execute: runs one claimed task and says what it came to. Before: claim. After: complete.
+
+Executing returns a value and never raises: what to do about it is a pure decision over that value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from ..codec import Signature
+from ..errors import ArgumentsDoNotFit, BadTask, Cancel, Fail, PayloadTooLarge, ResultDoesNotEncode, Retry, Snooze
+from ..outcome import Cancelled, Error, Failed, Later, Outcome, Released, Succeeded
+from ..settings import Settings
+from ..spec import Options
+from .claim import Claimed
+
+log = logging.getLogger(__name__)
+
+SNOOZE_LIMIT = 1000
+EXPIRED = Cancelled(Error("Expired", "its expiry passed before it started"))
+
+
+class Definition(Protocol):
+    """What running needs to know of a task's code."""
+
+    function: Callable[..., Any]
+    signature: Signature
+    is_async: bool
+    heartbeat_timeout: float | None
+    defaults: Options
+
+
+class Run:
+    """One claimed task on its way through this process."""
+
+    __slots__ = (
+        "asyncio_task",
+        "claimed",
+        "committed",
+        "committing",
+        "context",
+        "definition",
+        "in_thread",
+        "max_attempts",
+        "result_max_bytes",
+        "sign_of_life",
+        "started",
+        "stop",
+        "taken",
+        "timeout",
+        "timer",
+        "worker_id",
+    )
+
+    def __init__(self, claimed: Claimed, definition: Definition, settings: Settings, worker_id: int) -> None:
+        own = definition.defaults
+        self.claimed = claimed
+        self.definition = definition
+        self.worker_id = worker_id
+        self.timeout = claimed.timeout_seconds or own.timeout or settings.task_timeout_seconds
+        self.max_attempts = claimed.max_attempts or own.max_attempts or settings.max_attempts
+        self.result_max_bytes = settings.result_max_bytes
+        self.taken = time.monotonic()
+        self.started = 0.0  # monotonic, at the first line of the task
+        self.sign_of_life = 0.0
+        self.stop: Stop | None = None
+        self.committing = False  # inside the commit of current().transaction(): must not be disturbed
+        self.committed = False  # ended by current().transaction(): nothing more is recorded
+        self.in_thread = False  # uses a thread, whose slot is free when the thread is
+        self.asyncio_task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.context: Any = None
+
+
+class Stop(Exception):
+    """Why a run was told to stop: `outcome` is what it comes to then, None when it is not ours any more."""
+
+    def __init__(self, outcome: Outcome | None) -> None:
+        super().__init__()
+        self.outcome = outcome
+
+
+class TimedOut(TimeoutError):
+    """The run took longer than its timeout."""
+
+
+async def execute(run: Run, call: Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]) -> Outcome | None:
+    """Run the task by `call`; None when there is nothing to record, because the lease is gone or the task has ended."""
+    if run.claimed.expired:
+        return EXPIRED
+    try:
+        kwargs = run.definition.signature.decode(run.claimed.kwargs)
+    except (ArgumentsDoNotFit, BadTask) as error:
+        return Failed(Error.of(error))
+    outcome: Outcome | None
+    try:
+        value = await call(run.definition.function, kwargs)
+        outcome = None if run.committed else _succeeded(run, value)
+        if run.committed and value is not None:
+            log.warning("task %d returned a value after its transaction had completed it: dropped", run.claimed.task_id)
+    except asyncio.CancelledError as cancelled:
+        outcome = _stopped(run, cancelled)
+    except Exception as error:
+        outcome = decide(error, run)
+    except (SystemExit, GeneratorExit) as error:  # ends this run, never the worker
+        raised = RuntimeError(f"the task raised {error!r}, which is no way to end a run: raise Fail or Cancel instead")
+        raised.__cause__ = error
+        outcome = decide(raised, run)
+    return outcome
+
+
+def _succeeded(run: Run, value: Any) -> Outcome:
+    # Encoded before anything is written: what cannot be stored is a failure of this task, never of the worker.
+    try:
+        return Succeeded(encoded_result(run, value))
+    except (ResultDoesNotEncode, PayloadTooLarge) as error:
+        return Failed(Error.of(error))
+
+
+def encoded_result(run: Run, value: Any) -> str | None:
+    """The result as it is stored; raises ResultDoesNotEncode or PayloadTooLarge."""
+    text = run.definition.signature.encode_result(value)
+    if text is not None and len(text) * 4 > run.result_max_bytes and len(text.encode()) > run.result_max_bytes:
+        raise PayloadTooLarge(
+            f"the result takes {len(text.encode()):,} bytes, the limit is {run.result_max_bytes:,}: store it "
+            "elsewhere and return a reference, or raise AAICLICK_QUEUE_RESULT_MAX_BYTES"
+        )
+    return text
+
+
+def _stopped(run: Run, cancelled: asyncio.CancelledError) -> Outcome | None:
+    if run.stop is not None:
+        return run.stop.outcome
+    return decide(RuntimeError(f"the task cancelled itself: {cancelled!r}"), run)
+
+
+def timed_out(run: Run, what: str = "timeout", seconds: float | None = None) -> Outcome | None:
+    """What a run comes to that took too long."""
+    limit = run.timeout if seconds is None else seconds
+    return decide(TimedOut(f"{what} of {limit:g} s passed in attempt {run.claimed.attempt}"), run)
+
+
+def call_plainly(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """The call of a `def` task, in its thread."""
+    try:
+        return function(**kwargs)
+    except StopIteration as error:
+        # A future cannot carry it: before Python 3.12 whoever awaits that future waits for ever.
+        raise RuntimeError(f"the task raised {error!r}") from error
+
+
+def decide(raised: Exception, run: Run) -> Outcome | None:  # noqa: PLR0911 - a row of the table of outcomes each
+    """What becomes of a run that raised."""
+    if run.committed:
+        log.error("task %d raised after its transaction had completed it", run.claimed.task_id, exc_info=raised)
+        return None
+    error = Error.of(raised)
+    attempts_left = run.claimed.attempt < run.max_attempts
+    match raised:
+        case Snooze() if run.claimed.snoozes >= SNOOZE_LIMIT:
+            return Failed(Error("SnoozedTooOften", f"snoozed {SNOOZE_LIMIT:,} times, the limit of one task"))
+        case Snooze(in_seconds=seconds):
+            return Later("SNOOZED", error, seconds)
+        case Retry(in_seconds=seconds) if attempts_left:
+            return Later("RETRYING", error, seconds)
+        case Cancel():
+            return Cancelled(error)
+        case Fail() | Retry() | ResultDoesNotEncode() | PayloadTooLarge():
+            return Failed(error)
+    options = run.definition.defaults
+    if attempts_left and _worth_another(raised, options):
+        return Later("RETRYING", error, retry=options.retry.text() if options.retry else None)
+    return Failed(error)
+
+
+def _worth_another(raised: Exception, options: Options) -> bool:
+    if options.give_up_on and isinstance(raised, options.give_up_on):
+        return False
+    return options.retry_on is None or isinstance(raised, options.retry_on)
+
+
+RELEASED = Released()

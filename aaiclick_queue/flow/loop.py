@@ -1,0 +1,94 @@
+"""Loop: repeats one bounded piece of background work with jitter and backoff; a kick runs it at once.
+
+Any number of processes may run the same loop: the work itself shares rows by SKIP LOCKED. Which process polls fast
+is decided by a row in `loops`; that is thrift, not safety.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+
+from ..errors import PostgresUnavailable, StreamsDown
+from ..schema import Transaction
+
+log = logging.getLogger(__name__)
+
+HOLD_LOOPS = """
+INSERT INTO aaiclick_queue.loops (name, holder, expires_at)
+VALUES ('background', $1, now() + interval '5 s')
+ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, expires_at = excluded.expires_at
+WHERE loops.holder = excluded.holder OR loops.expires_at < now()
+RETURNING holder
+"""
+LET_LOOPS_GO = "DELETE FROM aaiclick_queue.loops WHERE holder = $1"
+OTHERS_SECONDS = 1.0
+LONGEST_PAUSE = 5.0
+
+
+class Holder:
+    """Knows whether this process is the one that polls fast."""
+
+    def __init__(self, holder: int) -> None:
+        self.id = holder
+        self.holds = False
+
+    async def hold_once(self, tx: Transaction) -> float:
+        """Take or keep the role; returns the seconds until the next look."""
+        self.holds = bool(await tx.fetch(HOLD_LOOPS, self.id))
+        return 2.0
+
+    async def let_go(self, tx: Transaction) -> None:
+        """Leave the role to the next process that asks."""
+        if self.holds:
+            self.holds = False
+            await tx.fetch(LET_LOOPS_GO, self.id)
+
+
+class Loop:
+    """Repeats `once`, which returns the seconds until it wants to run again."""
+
+    def __init__(
+        self, name: str, once: Callable[[], Awaitable[float]], *, fast: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.name = name
+        self._once = once
+        self._fast = fast
+        self._kick = asyncio.Event()
+        self._failures = 0
+        self._told: type[BaseException] | None = None
+
+    def kick(self) -> None:
+        """Run now instead of at the next poll."""
+        self._kick.set()
+
+    async def run(self) -> None:
+        """Repeat for ever; errors are logged once a kind and slow the loop down, never end it."""
+        while True:
+            self._kick.clear()
+            began = time.monotonic()
+            try:
+                pause = await self._once()
+            except Exception as error:
+                pause = self._failed(error)
+            else:
+                if self._told:
+                    log.info("%s works again", self.name)
+                self._failures, self._told = 0, None
+                pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
+            pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._kick.wait()
+
+    def _failed(self, error: Exception) -> float:
+        self._failures += 1
+        if self._told is not type(error):
+            self._told = type(error)
+            expected = isinstance(error, PostgresUnavailable | StreamsDown)
+            log.warning("%s: %s", self.name, error, exc_info=None if expected else error)
+        return min(LONGEST_PAUSE, 0.1 * float(2 ** min(self._failures, 10)))

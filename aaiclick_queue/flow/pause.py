@@ -1,0 +1,44 @@
+"""Pause: an operator holds a queue back. Before: a person. After: the claim, which looks at the row.
+
+Tasks stay where they are in line; what runs goes on.
+"""
+
+from __future__ import annotations
+
+from ..schema import Transaction
+
+PAUSE_QUEUE = """
+WITH paused AS (
+    INSERT INTO aaiclick_queue.queues (name, paused_at, paused_by, reason)
+    VALUES ($1::text, now(), $2::text, $3::text)
+    ON CONFLICT (name) DO UPDATE SET paused_at = now(), paused_by = excluded.paused_by, reason = excluded.reason
+    WHERE queues.paused_at IS NULL
+    RETURNING name
+), noted AS (
+    INSERT INTO aaiclick_queue.events (type, data)
+    SELECT 'QUEUE_PAUSED', jsonb_strip_nulls(jsonb_build_object('queue', name, 'by', $2::text, 'reason', $3::text))
+    FROM paused
+)
+SELECT name FROM paused
+"""
+RESUME_QUEUE = """
+WITH resumed AS (
+    UPDATE aaiclick_queue.queues SET paused_at = NULL, paused_by = NULL, reason = NULL
+    WHERE name = $1::text AND paused_at IS NOT NULL
+    RETURNING name
+), noted AS (
+    INSERT INTO aaiclick_queue.events (type, data)
+    SELECT 'QUEUE_RESUMED', jsonb_build_object('queue', name, 'by', $2::text) FROM resumed
+)
+SELECT name FROM resumed
+"""
+
+
+async def pause_queue(tx: Transaction, name: str, *, by: str, reason: str | None) -> bool:
+    """Have nobody claim from the queue; False when it was paused already."""
+    return bool(await tx.fetch(PAUSE_QUEUE, name, by, reason))
+
+
+async def resume_queue(tx: Transaction, name: str, *, by: str) -> bool:
+    """Have it claimed from again; False when it was not paused."""
+    return bool(await tx.fetch(RESUME_QUEUE, name, by))

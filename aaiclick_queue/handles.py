@@ -1,0 +1,123 @@
+"""Handles: what an enqueue gives back, and how to ask what became of the task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from .client import Client, default_blocking_client, default_client
+from .codec import decode_json
+from .errors import ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
+from .outcome import Error
+from .portal import run_blocking
+from .status import Status
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+STATUS = "SELECT status FROM aaiclick_queue.task_status WHERE id = $1"
+
+
+class Handle(Generic[R]):
+    """One task that was enqueued. Make one from an id with `handle(id)`."""
+
+    __slots__ = ("_client", "_decode", "_in_callers_transaction", "id")
+
+    def __init__(
+        self,
+        task_id: int,
+        *,
+        decode: Callable[[str | None], Any] = decode_json,
+        client: Client | None = None,
+        in_callers_transaction: bool = False,
+    ) -> None:
+        self.id = task_id
+        self._decode = decode
+        self._client = client
+        self._in_callers_transaction = in_callers_transaction
+
+    def __repr__(self) -> str:
+        return f"Handle({self.id})"
+
+    async def status(self) -> Status:
+        """Where the task is now."""
+        return await self._there(self._status)
+
+    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as in every queue
+        """Wait for the end; gives the result, or raises what became of the task instead."""
+        try:
+            async with asyncio.timeout(timeout):
+                row = await self._there(self._finished)
+        except TimeoutError:
+            raise TimeoutError(f"task {self.id} has not ended within {timeout:g} s; it goes on") from None
+        value: R = self._value(row)
+        return value
+
+    async def cancel(self) -> bool:
+        """End the task as CANCELLED wherever it is; False when it had ended before."""
+        return await self._there(self._cancel)
+
+    def get(self, timeout: float | None = None) -> R:
+        """As `result`, for synchronous code."""
+        return run_blocking(self.result(timeout), instead="await handle.result()")
+
+    def ready(self) -> bool:
+        """Whether the task has ended, for synchronous code."""
+        return run_blocking(self.status(), instead="await handle.status()").is_final
+
+    async def _there(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Ask where the client lives: its connections belong to one loop, and a thread has another."""
+        client, here = self._client, asyncio.get_running_loop()
+        home = client.loop if client else None
+        if client is None or home in (None, here):
+            return await ask(client or await default_client())
+        if home is not None and home.is_running():
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(client), home))
+        return await ask(await default_client())
+
+    async def _status(self, client: Client) -> Status:
+        found = await (await client.database()).fetchval(STATUS, self.id)
+        if found is None:
+            raise UnknownTask(f"no task {self.id}: its transaction is not committed, or it was pruned")
+        return Status(found)
+
+    async def _cancel(self, client: Client) -> bool:
+        return self.id in await client.cancel([self.id])
+
+    async def _finished(self, client: Client) -> Any:
+        if await (await client.database()).fetchval(STATUS, self.id) is not None:
+            return await client.waiting.finished(self.id)
+        if self._in_callers_transaction:
+            raise WrongContext(
+                f"task {self.id} was enqueued in your transaction, which is not committed: "
+                "it starts only after the commit, so wait for its result after that"
+            )
+        raise ResultExpired(f"no task {self.id} in the database: it was pruned, or never committed", task_id=self.id)
+
+    def _value(self, row: Any) -> Any:
+        if row["status"] == Status.COMPLETED:
+            return self._decode(row["result"])
+        error = msgspec.json.decode(row["error"], type=Error) if row["error"] else Error("Unknown")
+        if row["status"] == Status.CANCELLED:
+            raise TaskCancelled(f"task {self.id} was cancelled: {error.type}: {error.message}", task_id=self.id)
+        raise TaskFailed(
+            f"task {self.id} failed after {row['attempt']} attempts: {error.type}: {error.message}",
+            task_id=self.id,
+            error_type=error.type,
+            error_message=error.message,
+            traceback=error.traceback,
+            attempts=row["attempt"],
+        )
+
+
+def handle(task_id: int, *, client: Client | None = None) -> Handle[Any]:
+    """The handle of a task whose id is known."""
+    return Handle(task_id, client=client)
+
+
+def blocking_client(client: Client | None) -> Client:
+    """The client that synchronous code uses."""
+    return client or default_blocking_client()

@@ -1,0 +1,93 @@
+"""The listener of a worker: waits for wake-ups while the worker is idle, and says once when Redis is away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from .errors import StreamsDown
+from .flow.claim import Line
+from .streams import Hint, Streams
+
+log = logging.getLogger("aaiclick_queue.worker")
+
+LISTEN_SECONDS = 2.0
+AGAIN_SECONDS = 0.5
+SWEEP_SECONDS = 60.0
+IDLE_CONSUMER_SECONDS = 60.0
+
+
+class Listener:
+    """Turns hints into kicks of the claimer."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        line: Line,
+        *,
+        consumer: Callable[[], str],
+        room: Callable[[], int],
+        kick: Callable[[], None],
+    ) -> None:
+        self._streams = streams
+        self._line = line
+        self._consumer = consumer
+        self._room = room
+        self._kick = kick
+        self._listening = asyncio.Event()
+        self.up = True
+
+    def listen(self, wanted: bool) -> None:
+        """Whether hints are wanted now: with free slots and a short last claim they are."""
+        if wanted:
+            self._listening.set()
+        else:
+            self._listening.clear()
+
+    async def run(self) -> None:
+        """Listen for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweep())
+            while True:
+                await self._listening.wait()
+                try:
+                    heard = await self._streams.listen(
+                        self._line.queues, consumer=self._consumer(), seconds=LISTEN_SECONDS
+                    )
+                except StreamsDown as error:
+                    await self._away(error)
+                    continue
+                if not self.up:
+                    self.up = True
+                    log.info("Redis is back: waiting for wake-ups again")
+                for hint in heard.hints:
+                    if self._line.passed(hint.queue, hint.rank, hint.order_key):
+                        self._line.head.want()
+                if heard.hints and self._room() <= 0:
+                    await self._pass_on(heard.hints[0])
+                if heard.hints or heard.rescan:
+                    self._kick()
+
+    async def leave(self) -> None:
+        """Take this worker's consumer out of the groups."""
+        await self._streams.leave(self._line.queues, self._consumer())
+
+    async def _away(self, error: StreamsDown) -> None:
+        if self.up:
+            self.up = False
+            log.warning("Redis is away, so workers poll Postgres until it is back: %s", error)
+            self._kick()
+        await asyncio.sleep(AGAIN_SECONDS * random.uniform(0.8, 1.2))
+
+    async def _pass_on(self, hint: Hint) -> None:
+        """Slots filled up while we listened: somebody else may be idle."""
+        with suppress(StreamsDown):
+            await self._streams.publish([hint])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.5, 1.5))
+            await self._streams.sweep(self._line.queues, idle_seconds=IDLE_CONSUMER_SECONDS)

@@ -1,0 +1,95 @@
+"""What a run can come to. Executing returns one of these values; everything later is a decision over it."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Literal
+
+import msgspec
+
+MESSAGE_LIMIT = 2_000
+TRACEBACK_LIMIT = 64_000
+
+
+class Error(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as it is kept with an attempt."""
+
+    type: str
+    message: str = ""
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, raised: BaseException) -> Error:
+        """The error of an exception, cut to a bounded size: a 10 MB message costs nobody else anything."""
+        name = type(raised).__qualname__
+        if (module := type(raised).__module__).split(".")[0] not in ("builtins", "__main__", "aaiclick_queue"):
+            name = f"{module}.{name}"
+        try:
+            message = str(raised)
+        except Exception as broken:
+            message = f"<the exception's own text raised {type(broken).__name__}>"
+        trace = "".join(traceback.format_exception(raised, limit=-50))
+        return cls(name, cut(message, MESSAGE_LIMIT), cut(trace, TRACEBACK_LIMIT))
+
+    def text(self) -> str:
+        """JSON that Postgres takes."""
+        return msgspec.json.encode(self).decode()
+
+
+def cut(text: str, limit: int) -> str:
+    """The text, with its middle left out when it is too long; without what Postgres cannot store."""
+    if len(text) > limit:
+        half = limit // 2
+        text = f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+    return text.replace("\x00", "�").encode("utf-8", "replace").decode()
+
+
+class Succeeded(msgspec.Struct, frozen=True, tag=True):
+    """The function returned; `result` is its encoded value."""
+
+    result: str | None
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """The task is over and has failed."""
+
+    error: Error
+
+
+class Cancelled(msgspec.Struct, frozen=True, tag=True):
+    """The task is over without having failed or succeeded."""
+
+    error: Error
+
+
+class Later(msgspec.Struct, frozen=True, tag=True):
+    """Run again later. RETRYING spends the attempt, the others do not; `seconds` None is the task's own backoff."""
+
+    kind: Literal["RETRYING", "SNOOZED", "UNKNOWN"]
+    error: Error
+    seconds: float | None = None
+    retry: str | None = None  # the policy in the code, for tasks whose row has none
+
+
+class Lost(msgspec.Struct, frozen=True, tag=True):
+    """The process that ran it died."""
+
+    error: Error
+
+
+class Released(msgspec.Struct, frozen=True, tag=True):
+    """Handed back unfinished, at no cost."""
+
+
+Outcome = Succeeded | Failed | Cancelled | Later | Lost | Released
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """A run and what it came to; `started` and `ended` are the worker's monotonic clock."""
+
+    task_id: int
+    run_epoch: int
+    outcome: Outcome
+    started: float
+    ended: float
+    worker_id: int = 0  # the incarnation that ran it; 0: the one that writes

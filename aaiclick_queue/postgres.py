@@ -1,0 +1,232 @@
+"""The wire to Postgres: the only importer of asyncpg. A few connections, opened when needed, never reset.
+
+Flow connections plan for the shape of our tables, not for their statistics: an idle worker that had cached a
+sequential scan over the empty line took 1.6 s a claim after a million tasks were enqueued.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Self
+
+import asyncpg
+
+from .errors import PostgresUnavailable, QueueError
+from .schema import schema_sql
+from .settings import Settings, masked
+
+SESSION = {
+    "application_name": "aaiclick-queue",
+    "default_transaction_isolation": "read committed",
+    "idle_in_transaction_session_timeout": "60000",
+    "timezone": "UTC",
+}
+FLOW_PLANS = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+# The same until the transaction ends, on a connection that is not the flow's.
+LOCAL_FLOW_PLANS = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in FLOW_PLANS.items())
+# Behind pgbouncer nothing of a session may be set, so each transaction brings it along in its BEGIN.
+POOLED_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+DATA_ERRORS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+UNAVAILABLE = (
+    OSError,
+    TimeoutError,
+    ssl.SSLError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InternalClientError,
+)
+# Postgres refused this statement now, not for what it says: a cancelled backend, a deadlock, no room, no time.
+TRANSIENT = (
+    asyncpg.QueryCanceledError,
+    asyncpg.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresSystemError,
+)
+
+Record = asyncpg.Record
+
+
+class Connection:
+    """One connection that knows our schema; every statement outside `transaction()` commits by itself."""
+
+    def __init__(self, raw: asyncpg.Connection[Record], *, schema: str, begin: str | None) -> None:
+        self.raw = raw
+        self._schema = schema
+        self._begin = begin
+
+    async def fetch(self, sql: str, *args: Any) -> Sequence[Record]:
+        """Run one statement and give its rows."""
+        sql = schema_sql(sql, self._schema)
+        if self._begin is None or self.raw.is_in_transaction():
+            return await self.raw.fetch(sql, *args)
+        async with self.transaction():
+            return await self.raw.fetch(sql, *args)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A transaction: commits at the end, rolls back on any exception."""
+        if self._begin is None or self.raw.is_in_transaction():
+            async with self.raw.transaction(isolation="read_committed" if self._begin is None else None):
+                yield self
+            return
+        await self.raw.execute(self._begin)
+        try:
+            yield self
+        except BaseException:
+            await self.raw.execute("ROLLBACK")
+            raise
+        await self.raw.execute("COMMIT")
+
+
+class Database:
+    """At most `size` connections, last used first. Any error of the wire drops its connection."""
+
+    def __init__(self, settings: Settings, *, size: int, flow: bool = False, dsn: str | None = None) -> None:
+        self.settings = settings
+        self.schema = settings.postgres_schema
+        self._dsn = dsn or settings.postgres_url
+        self._flow = flow
+        self._pooled = settings.postgres_pooler == "transaction"
+        self._free: deque[Connection] = deque()
+        self._open: set[Connection] = set()
+        self._permits = asyncio.Semaphore(size)
+        # A statement without an answer (a network that was cut) must not outlast the lease it works for.
+        self._patience = max(5.0, settings.lease_seconds / 2) if flow else 60.0
+
+    async def close(self) -> None:
+        """Close every connection; those in use are cut."""
+        open_now, self._open = self._open, set()
+        self._free.clear()
+        for connection in open_now:
+            try:
+                await asyncio.wait_for(connection.raw.close(), 2)
+            except (*UNAVAILABLE, asyncpg.PostgresError):
+                connection.raw.terminate()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection of one's own until the block ends; PostgresUnavailable when there is none to be had."""
+        async with self._permits:
+            connection = await self._take()
+            try:
+                yield connection
+            except BaseException as error:
+                # StreamsDown is an OSError too: whoever raises one of ours inside the block knows what it is.
+                unavailable = isinstance(error, UNAVAILABLE) and not isinstance(error, QueueError)
+                # A cancelled statement may still run: its answer must not be read by the next user.
+                if unavailable or isinstance(error, asyncio.CancelledError) or _is_unclean(connection):
+                    self._drop(connection)
+                else:
+                    self._free.append(connection)
+                if unavailable:
+                    raise PostgresUnavailable(f"Postgres did not answer ({_short(error)})") from error
+                if isinstance(error, TRANSIENT):
+                    raise PostgresUnavailable(f"Postgres could not do it now ({_short(error)})") from error
+                raise
+            self._free.append(connection)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction on a connection of its own."""
+        async with self.connection() as connection, connection.transaction():
+            yield connection
+
+    async def fetch(self, sql: str, *args: Any) -> Sequence[Record]:
+        """Run one statement that commits by itself."""
+        async with self.connection() as connection:
+            return await connection.fetch(sql, *args)
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        """First column of the first row, or None."""
+        rows = await self.fetch(sql, *args)
+        return rows[0][0] if rows else None
+
+    async def _take(self) -> Connection:
+        while self._free:
+            connection = self._free.pop()
+            if not connection.raw.is_closed():
+                return connection
+            self._open.discard(connection)
+        connection = await self._connect()
+        self._open.add(connection)
+        return connection
+
+    def _put_back(self, connection: Connection) -> None:
+        if connection.raw.is_closed() or connection.raw.is_in_transaction():
+            self._drop(connection)
+        else:
+            self._free.append(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        connection.raw.terminate()
+
+    async def _connect(self) -> Connection:
+        if self._dsn is None:
+            raise PostgresUnavailable("no Postgres URL: set AAICLICK_QUEUE_POSTGRES_URL or start the embedded one")
+        try:
+            raw = await self._dial()
+        except asyncpg.InvalidCatalogNameError as error:
+            raise PostgresUnavailable(f"{masked(self._dsn)}: {error}; create it with createdb") from error
+        except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError) as error:
+            raise PostgresUnavailable(f"{masked(self._dsn)}: Postgres refused the login ({error})") from error
+        except (*UNAVAILABLE, ValueError) as error:
+            raise PostgresUnavailable(
+                f"cannot reach Postgres at {masked(self._dsn)} ({_short(error)}): "
+                "start it, or correct AAICLICK_QUEUE_POSTGRES_URL; unset it for an embedded one"
+            ) from error
+        return Connection(raw, schema=self.schema, begin=self._pooled_begin() if self._pooled else None)
+
+    async def _dial(self) -> asyncpg.Connection[Record]:
+        assert self._dsn is not None
+        dsn = plain_dsn(self._dsn)
+        if not self._pooled:
+            given = SESSION | (FLOW_PLANS if self._flow else {})
+            try:
+                return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, server_settings=given)
+            except asyncpg.ProtocolViolationError as error:
+                if "startup parameter" not in str(error):
+                    raise
+                self._pooled = True  # pgbouncer gave itself away
+        return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, statement_cache_size=0)
+
+    def _pooled_begin(self) -> str:
+        local = FLOW_PLANS if self._flow else {}
+        return "; ".join([POOLED_BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in local.items())])
+
+
+def _is_unclean(connection: Connection) -> bool:
+    return connection.raw.is_closed() or connection.raw.is_in_transaction()
+
+
+def plain_dsn(url: str) -> str:
+    """The URL as asyncpg takes it."""
+    scheme, rest = url.split("://", 1)
+    return f"postgresql://{rest}" if scheme != "postgresql" else url
+
+
+def _short(error: BaseException) -> str:
+    return str(error) or type(error).__name__

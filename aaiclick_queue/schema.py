@@ -1,0 +1,23 @@
+"""Where our tables live, and what every step runs its SQL on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+DEFAULT_SCHEMA = "aaiclick_queue"
+
+
+class Transaction(Protocol):
+    """Something that runs a statement in the transaction it was given."""
+
+    async def fetch(self, sql: str, *args: Any) -> Sequence[Any]:
+        """Run one statement; rows are addressed by column name."""
+        ...
+
+
+@lru_cache(maxsize=512)
+def schema_sql(sql: str, schema: str) -> str:
+    """The statement with our schema's name in place of the default one; `search_path` is never touched."""
+    return sql if schema == DEFAULT_SCHEMA else sql.replace(f"{DEFAULT_SCHEMA}.", f'"{schema}".')

@@ -1,0 +1,169 @@
+"""Settings: one frozen object, built once at the entry point from AAICLICK_QUEUE_* variables.
+
+Nothing else in the package reads the environment. The README's table is generated from these fields.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from .errors import SettingsError
+
+PREFIX = "AAICLICK_QUEUE_"
+POSTGRES_SCHEMES = ("postgres", "postgresql", "postgresql+asyncpg", "postgresql+psycopg")
+
+Seconds = Annotated[float, Field(gt=0, le=366 * 86400)]
+
+
+def default_home() -> Path:
+    """A folder of its own in the user's home; for root a system folder, because Postgres drops root's rights."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        return Path("/var/lib/aaiclick-queue")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "aaiclick-queue"
+    return Path.home() / ".local" / "share" / "aaiclick-queue"
+
+
+class Settings(BaseSettings):
+    """Everything that can be set, with its default and its reason."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+
+    postgres_url: str | None = Field(
+        None, repr=False, description="Postgres to use; unset: a real Postgres embedded from a wheel."
+    )
+    postgres_schema: str = Field(
+        "aaiclick_queue", pattern=r"^[a-z_][a-z0-9_]{0,62}$", description="Schema that holds every table."
+    )
+    postgres_pooler: Literal["none", "transaction"] = Field(
+        "none", description="`transaction` behind pgbouncer in transaction mode: no prepared statements."
+    )
+    redis_url: str | None = Field(
+        None, repr=False, description="Redis for wake-ups; unset: workers poll Postgres alone."
+    )
+    redis_prefix: str = Field(
+        "aaiq", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="First part of every Redis key, as `{aaiq}:wake:mail`."
+    )
+    home: Path = Field(
+        default_factory=default_home, description="Folder for the embedded Postgres; a user data folder by default."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level of log lines.")
+    lease_seconds: Seconds = Field(30, ge=1, description="A worker silent for this long has lost its runs.")
+    heartbeat_seconds: Seconds | None = Field(
+        None, description="Time between heartbeats; unset: a third of the lease. At most half of it."
+    )
+    task_timeout_seconds: Seconds = Field(3600, description="Soft timeout of a run where the task names none.")
+    grace_seconds: float = Field(
+        30, ge=0, le=86400, description="Time that running tasks get at SIGTERM before they are handed back."
+    )
+    max_attempts: int = Field(3, ge=1, le=1000, description="Attempts of a task, the first included.")
+    lost_limit: int = Field(5, ge=1, le=1000, description="Lost runs of one task before it is FAILED as `WorkerLost`.")
+    unknown_task_seconds: Seconds = Field(
+        86400, description="How long a task whose entrypoint no worker knows is kept before it is FAILED."
+    )
+    payload_max_bytes: int = Field(1 << 20, ge=64, le=1 << 28, description="Largest encoded arguments of one task.")
+    result_max_bytes: int = Field(1 << 20, ge=64, le=1 << 28, description="Largest encoded result of one task.")
+    enqueue_timeout_seconds: Seconds = Field(
+        5, description="Longest wait of an enqueue for Postgres before `PostgresUnavailable`."
+    )
+    poll_min_seconds: Seconds = Field(
+        0.02, description="Without Redis: next look after one that found work; it grows from here."
+    )
+    poll_max_seconds: Seconds = Field(0.25, description="Without Redis: longest time between two looks.")
+    prefetch: bool = Field(
+        True,
+        description="Whether a worker may claim, beyond its free slots, as many as it finished in the last 100 ms.",
+    )
+    loop_stall_seconds: Seconds = Field(
+        30, description="An event loop blocked this long is reported with its stack and claims nothing."
+    )
+    transaction_pool_size: int = Field(
+        8, ge=1, le=500, description="Connections a worker process may open for `current().transaction()`."
+    )
+
+    @field_validator("postgres_url")
+    @classmethod
+    def _known_postgres_scheme(cls, url: str | None) -> str | None:
+        if url is not None and urlsplit(url).scheme not in POSTGRES_SCHEMES:
+            raise ValueError(f"give a URL that starts with one of {', '.join(s + '://' for s in POSTGRES_SCHEMES)}")
+        return url
+
+    @model_validator(mode="after")
+    def _fields_fit_together(self) -> Self:
+        if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 2:
+            raise ValueError(
+                f"HEARTBEAT_SECONDS {self.heartbeat_seconds:g} is more than half of LEASE_SECONDS "
+                f"{self.lease_seconds:g}: one late beat would cost the lease; give at most {self.lease_seconds / 2:g}"
+            )
+        if self.poll_min_seconds > self.poll_max_seconds:
+            raise ValueError(
+                f"POLL_MIN_SECONDS {self.poll_min_seconds:g} is above POLL_MAX_SECONDS {self.poll_max_seconds:g}"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
+        """What it is given and nothing else: pydantic would read the environment behind `load`'s back."""
+        return (sources["init_settings"],)
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, /, **given: Any) -> Settings:
+        """Settings from the environment with `given` on top; a sentence for whatever is wrong."""
+        environ = os.environ if environ is None else environ
+        known = {PREFIX + name.upper(): name for name in cls.model_fields}
+        values: dict[str, Any] = {}
+        for variable, text in environ.items():
+            if not variable.startswith(PREFIX):
+                continue
+            if variable not in known:
+                near = difflib.get_close_matches(variable, known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise SettingsError(f"{variable} is no setting of aaiclick-queue{hint}")
+            if text != "":
+                values[known[variable]] = text
+        values |= {name: value for name, value in given.items() if value is not None}
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise SettingsError("; ".join(_sentence(detail) for detail in error.errors())) from None
+
+    @cached_property
+    def heartbeat(self) -> float:
+        """Seconds between two heartbeats."""
+        return self.heartbeat_seconds or self.lease_seconds / 3
+
+    @property
+    def postgres_shown(self) -> str:
+        """The Postgres URL without its password."""
+        return masked(self.postgres_url) if self.postgres_url else f"embedded in {self.home}"
+
+    @property
+    def redis_shown(self) -> str:
+        """The Redis URL without its password."""
+        return masked(self.redis_url) if self.redis_url else "none"
+
+
+def masked(url: str) -> str:
+    """The URL with its passwords replaced by stars."""
+    url = re.sub(r"(://[^/?#:@]*):[^?#]*@", r"\1:***@", url)
+    return re.sub(r"(?i)([?&][^=&#]*password)=[^&#]*", r"\1=***", url)  # libpq takes one there too
+
+
+def _sentence(detail: Mapping[str, Any]) -> str:
+    where = ".".join(str(part) for part in detail["loc"])
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not where:
+        return message
+    shown = "" if where.endswith("_url") else f" = {detail['input']!r}"
+    return f"{PREFIX}{where.upper()}{shown}: {message}"

@@ -1,0 +1,172 @@
+"""What is asked for: the options of a task and of one enqueue, checked as soon as they are given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, Self
+
+import msgspec
+
+from .errors import BadTask
+from .retry import CELERY_OPTIONS, Duration, Exceptions, Retry, seconds
+
+DedupeMode = Literal["raise", "skip", "replace", "debounce"]
+DEDUPE_MODES: tuple[DedupeMode, ...] = ("raise", "skip", "replace", "debounce")
+NAME_LIMIT = 200
+_NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of `@task(...)`, `.options(...)` and `apply_async(...)`; unset ones are inherited."""
+
+    queue: str | None = None
+    priority: int | None = None
+    countdown: float | None = None
+    eta: datetime | None = None
+    expires: float | datetime | None = None
+    timeout: float | None = None
+    max_attempts: int | None = None
+    retry: Retry | None = None
+    retry_on: Exceptions | None = None
+    give_up_on: Exceptions | None = None
+    dedupe_key: str | None = None
+    dedupe: DedupeMode | None = None
+    dedupe_for: float | None = None
+    debounce_max: float | None = None
+    correlation_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    name: str | None = None
+
+    def over(self, below: Options) -> Options:
+        """These options where they are set, `below` where they are not."""
+        if below is NOTHING:
+            return self
+        merged = {field: getattr(below, field) for field in self.__struct_fields__}
+        merged |= {f: v for f in self.__struct_fields__ if (v := getattr(self, f)) is not None}
+        return Options(**merged)
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any], *, below: Options | None = None) -> Self:
+        """Options from keywords, Celery's spellings included; whatever cannot work is refused by name."""
+        plain = _without_celery_names(options)
+        retry = {k.removeprefix("retry_"): plain.pop(k) for k in _RETRY_FIELDS if k in plain}
+        unknown = [name for name in plain if name not in cls.__struct_fields__ or name == "retry"]
+        if unknown:
+            known = [*(f for f in cls.__struct_fields__ if f != "retry"), *_RETRY_FIELDS, *CELERY_OPTIONS]
+            near = difflib.get_close_matches(unknown[0], known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+            raise BadTask(f"unknown option {unknown[0]!r}: {hint}")
+        values = {name: _CHECKS[name](name, value) for name, value in plain.items() if value is not None}
+        if retry:
+            start = below.retry if below and below.retry else Retry()
+            values["retry"] = msgspec.structs.replace(start, **_checked_retry(retry))
+        if "countdown" in values and "eta" in values:
+            raise BadTask("countdown and eta are both given: give one of them")
+        return cls(**values)
+
+
+NOTHING = Options()
+_RETRY_FIELDS = ("retry_delay", "retry_factor", "retry_max_delay", "retry_jitter")
+
+
+def _without_celery_names(options: Mapping[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in options.items():
+        if name in CELERY_OPTIONS and value is not None:
+            plain |= CELERY_OPTIONS[name](value)
+        elif name not in CELERY_OPTIONS:
+            plain[name] = value
+    return plain
+
+
+def _checked_retry(given: Mapping[str, Any]) -> dict[str, Any]:
+    checked: dict[str, Any] = {}
+    for name, value in given.items():
+        if name == "jitter":
+            checked[name] = bool(value)
+        elif name == "factor":
+            checked[name] = seconds("retry_factor", value, least=1, most=100)
+        else:
+            checked[name] = seconds(f"retry_{name}", value)
+    return checked
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or len(value) > NAME_LIMIT or not _NO_TEXT.isdisjoint(value):
+        raise BadTask(f"{name}={value!r}: give a text of 1 to {NAME_LIMIT} characters without NUL or lone surrogates")
+    return value
+
+
+def _whole(least: int, most: int) -> Any:
+    def check(name: str, value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise BadTask(f"{name}={value!r}: give a whole number from {least} to {most}")
+        return value
+
+    return check
+
+
+def _duration(least: float = 0.0) -> Any:
+    def check(name: str, value: Duration) -> float:
+        return seconds(name, value, least=least)
+
+    return check
+
+
+def _moment(name: str, value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise BadTask(f"{name}={value!r}: give a datetime with a time zone")
+    if value.tzinfo is None:
+        raise BadTask(
+            f"{name}={value!r} has no time zone, so it could mean any hour: "
+            "use datetime.now(UTC) + …, or .astimezone() for local time"
+        )
+    return value.astimezone(UTC)
+
+
+def _expires(name: str, value: Any) -> float | datetime:
+    if isinstance(value, datetime):
+        return _moment(name, value)
+    return seconds(name, value)
+
+
+def _exceptions(name: str, value: Any) -> Exceptions:
+    many = tuple(value) if isinstance(value, list | tuple | set | frozenset) else (value,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in many):
+        raise BadTask(f"{name}={value!r}: give exception classes, e.g. {name}=(ConnectionError, TimeoutError)")
+    return many
+
+
+def _mode(name: str, value: Any) -> DedupeMode:
+    if value not in DEDUPE_MODES:
+        raise BadTask(f"{name}={value!r}: give one of {', '.join(DEDUPE_MODES)}")
+    mode: DedupeMode = value
+    return mode
+
+
+def _object(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise BadTask(f"{name}={value!r}: give a dict with text keys")
+    return value
+
+
+_CHECKS: dict[str, Any] = {
+    "queue": _text,
+    "priority": _whole(-32768, 32767),
+    "countdown": _duration(),
+    "eta": _moment,
+    "expires": _expires,
+    "timeout": _duration(least=0.001),
+    "max_attempts": _whole(1, 1000),
+    "retry_on": _exceptions,
+    "give_up_on": _exceptions,
+    "dedupe_key": _text,
+    "dedupe": _mode,
+    "dedupe_for": _duration(),
+    "debounce_max": _duration(),
+    "correlation_id": _text,
+    "metadata": _object,
+    "name": _text,
+}

@@ -1,0 +1,33 @@
+"""The words for where a task is. Only final ones are stored; the others are the table the task is in."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """Status of a task as people see it."""
+
+    SCHEDULED = "SCHEDULED"
+    QUEUED = "QUEUED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the task by itself."""
+        return self in FINAL
+
+
+FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+
+
+class WorkerStatus(StrEnum):
+    """Status of a worker incarnation; LOST and STOPPED never go back."""
+
+    ACTIVE = "ACTIVE"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    LOST = "LOST"

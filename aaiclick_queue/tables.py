@@ -1,0 +1,233 @@
+"""The tables, for Alembic and for reads by SQLAlchemy. The migrations make them; a test compares both."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+
+from .schema import DEFAULT_SCHEMA
+
+_NOW = sa.text("now()")
+_C = "C"
+
+
+def _moment(name: str, *, required: bool = False, now: bool = False) -> sa.Column[Any]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=not required, server_default=_NOW if now else None)
+
+
+def _small(name: str, default: int | None = None) -> sa.Column[Any]:
+    return sa.Column(
+        name, sa.SmallInteger, nullable=False, server_default=None if default is None else sa.text(str(default))
+    )
+
+
+def _place_columns(*, waiting: bool) -> list[sa.Column[Any]]:
+    zero = 0 if waiting else None
+    epoch = sa.Column("run_epoch", sa.Integer, nullable=False, server_default=sa.text("0") if waiting else None)
+    return [epoch, *(_small(name, zero) for name in ("attempt", "lost_count", "snoozes", "flags"))]
+
+
+def _queue(**more: object) -> sa.Column[Any]:
+    return sa.Column("queue", sa.Text(collation=_C), nullable=False, **more)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=8)
+def metadata_for(schema: str = DEFAULT_SCHEMA) -> sa.MetaData:
+    """The tables in the schema given."""
+    metadata = sa.MetaData(schema=schema)
+    _tasks(metadata)
+    _places(metadata)
+    _side_tables(metadata)
+    _history(metadata)
+    return metadata
+
+
+def _tasks(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "tasks",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        _moment("created_at", required=True, now=True),
+        _moment("eta"),
+        _moment("expires_at"),
+        sa.Column("parent_id", sa.BigInteger),
+        _moment("started_at"),
+        _moment("finished_at"),
+        sa.Column("worker_id", sa.BigInteger),
+        sa.Column("run_epoch", sa.Integer),
+        sa.Column("timeout_seconds", sa.REAL),
+        _small("priority", 0),
+        sa.Column("max_attempts", sa.SmallInteger),
+        sa.Column("attempt", sa.SmallInteger),
+        _queue(),
+        sa.Column("entrypoint", sa.Text, nullable=False),
+        sa.Column("kwargs", JSONB, nullable=False),
+        sa.Column("name", sa.Text),
+        sa.Column("retry", JSONB),
+        sa.Column("correlation_id", sa.Text),
+        sa.Column("metadata", JSONB),
+        sa.Column("spawn_key", sa.Text),
+        sa.Column("status", sa.Text),
+        sa.Column("result", JSONB),
+        sa.Column("error", JSONB),
+        sa.CheckConstraint("status IN ('COMPLETED', 'FAILED', 'CANCELLED')", name="tasks_status_is_final"),
+        sa.Index(
+            "tasks_spawned_once",
+            "parent_id",
+            "spawn_key",
+            unique=True,
+            postgresql_where=sa.text("parent_id IS NOT NULL"),
+        ),
+    )
+
+
+def _places(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "ready",
+        metadata,
+        sa.Column("order_key", sa.BigInteger, nullable=False),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        _moment("ready_at", required=True, now=True),
+        sa.Column("rank", sa.Integer, nullable=False),
+        *_place_columns(waiting=True),
+        _queue(),
+        sa.PrimaryKeyConstraint("queue", "rank", "order_key", "task_id"),
+    )
+    sa.Table(
+        "delayed",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        _moment("not_before", required=True),
+        sa.Column("order_key", sa.BigInteger, nullable=False),
+        sa.Column("rank", sa.Integer, nullable=False),
+        *_place_columns(waiting=True),
+        _queue(),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Index("delayed_due", "not_before", "task_id"),
+    )
+    sa.Table(
+        "leases",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("worker_id", sa.BigInteger, nullable=False),
+        sa.Column("order_key", sa.BigInteger, nullable=False),
+        _moment("ready_at", required=True),
+        _moment("claimed_at", required=True, now=True),
+        _moment("deadline_at", required=True),
+        sa.Column("rank", sa.Integer, nullable=False),
+        *_place_columns(waiting=False),
+        _queue(),
+        sa.Index("leases_of_worker", "worker_id"),
+    )
+
+
+def _side_tables(metadata: sa.MetaData) -> None:
+    sa.Sequence("node_ids", metadata=metadata)
+    sa.Sequence("id_sequence", metadata=metadata)
+    sa.Table(
+        "outbox",
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        sa.Column(
+            "created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.text("clock_timestamp()")
+        ),
+        sa.Column("order_key", sa.BigInteger, nullable=False),
+        sa.Column("rank", sa.Integer, nullable=False),
+        sa.Column("n", sa.Integer, nullable=False),
+        _queue(),
+        sa.Column("task_ids", ARRAY(sa.BigInteger), nullable=False),
+    )
+    sa.Table(
+        "workers",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        _moment("started_at", required=True, now=True),
+        _moment("last_heartbeat", required=True, now=True),
+        _moment("lease_expires_at", required=True),
+        _moment("stopped_at"),
+        *(
+            sa.Column(name, sa.BigInteger, nullable=False, server_default=sa.text("0"))
+            for name in ("tasks_completed", "tasks_failed", "tasks_lost")
+        ),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("slots", sa.Integer, nullable=False),
+        sa.Column("running", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("hostname", sa.Text, nullable=False),
+        sa.Column("version", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("queues", ARRAY(sa.Text), nullable=False),
+        sa.CheckConstraint("status IN ('ACTIVE', 'STOPPING', 'STOPPED', 'LOST')", name="workers_status_is_known"),
+    )
+    sa.Table(
+        "queues",
+        metadata,
+        sa.Column("name", sa.Text(collation=_C), primary_key=True),
+        _moment("paused_at"),
+        sa.Column("paused_by", sa.Text),
+        sa.Column("reason", sa.Text),
+    )
+    sa.Table(
+        "dedupe",
+        metadata,
+        sa.Column("scope", sa.Text(collation=_C), nullable=False),
+        sa.Column("key", sa.Text(collation=_C), nullable=False),
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        _moment("until"),
+        _moment("first_at", required=True, now=True),
+        sa.PrimaryKeyConstraint("scope", "key"),
+        sa.Index("dedupe_of_task", "task_id"),
+    )
+    sa.Table(
+        "timers",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        _moment("due_at", required=True),
+        sa.Index("timers_due", "due_at", "task_id"),
+    )
+    for name in ("progress", "checkpoints"):
+        sa.Table(
+            name,
+            metadata,
+            sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("run_epoch", sa.Integer, nullable=False),
+            sa.Column("data", JSONB, nullable=False),
+            _moment("updated_at", required=True, now=True),
+        )
+    sa.Table(
+        "loops",
+        metadata,
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("holder", sa.BigInteger, nullable=False),
+        _moment("expires_at", required=True),
+    )
+
+
+def _history(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "attempts",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("worker_id", sa.BigInteger),
+        _moment("started_at"),
+        _moment("finished_at", required=True, now=True),
+        sa.Column("run_epoch", sa.Integer, nullable=False),
+        _small("attempt"),
+        sa.Column("outcome", sa.Text, nullable=False),
+        sa.Column("error", JSONB),
+        sa.Index("attempts_of_task", "task_id", "run_epoch"),
+        postgresql_partition_by="RANGE (finished_at)",
+    )
+    sa.Table(
+        "events",
+        metadata,
+        _moment("created_at", required=True, now=True),
+        sa.Column("task_id", sa.BigInteger),
+        sa.Column("run_epoch", sa.Integer),
+        sa.Column("type", sa.Text, nullable=False),
+        sa.Column("data", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")),
+        sa.Index("events_of_task", "task_id", "created_at"),
+        postgresql_partition_by="RANGE (created_at)",
+    )

@@ -1,0 +1,300 @@
+"""Tasks: the decorator, the registry of what a worker may run, and the ways to enqueue."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
+
+from .callers import is_sync
+from .client import Client, default_client
+from .codec import Signature, encode_json
+from .errors import BadTask, PayloadTooLarge, WrongContext
+from .flow.dedupe import Key
+from .flow.enqueue import NewTask, Spec
+from .handles import Handle, blocking_client
+from .portal import portal_loop, submit
+from .retry import seconds
+from .settings import Settings
+from .spec import Options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT_QUEUE = "default"
+
+# Entrypoint → task. Only what imported modules have put here can run: a row in the database cannot import code.
+registry: dict[str, Task[Any, Any]] = {}
+
+
+class Task(Generic[P, R]):
+    """A function that can be enqueued. Calling it runs it here and now, as if it were not decorated."""
+
+    def __init__(
+        self, function: Callable[..., Any], entrypoint: str, options: Options, heartbeat: float | None
+    ) -> None:
+        self.function = function
+        self.entrypoint = entrypoint
+        self.signature = Signature.of(function)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.heartbeat_timeout = heartbeat
+        self.defaults = options
+        self._client: Client | None = None
+        self._connection: Any = None
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """Run the function here and now."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.entrypoint}>"
+
+    def options(self, *, connection: Any = None, client: Client | None = None, **options: Any) -> Task[P, R]:
+        """The same task with other options, for one enqueue or for many."""
+        given = _for_one_enqueue(options, below=self.defaults)
+        other = copy.copy(self)
+        other.defaults = given.over(self.defaults)
+        if given.countdown is not None or given.eta is not None:
+            other.defaults = msgspec.structs.replace(other.defaults, countdown=given.countdown, eta=given.eta)
+        other._connection = connection if connection is not None else self._connection  # noqa: SLF001 - our copy
+        other._client = client or self._client  # noqa: SLF001
+        return other
+
+    async def enqueue(self, *args: Any, **kwargs: Any) -> Handle[R]:
+        """Enqueue one call. `connection=` and `client=` are ours unless the function has such a parameter."""
+        connection, client = self._reserved(kwargs)
+        client = client or await default_client()
+        task, key = self._new_task(self.signature.encode(args, kwargs), client.settings)
+        [task_id] = await client.write(self._spec(client.settings), [task], key=key, connection=connection)
+        return self._handle(task_id, client, connection)
+
+    async def enqueue_many(
+        self, rows: Iterable[Mapping[str, Any]], *, connection: Any = None, client: Client | None = None
+    ) -> list[int]:
+        """Enqueue many calls, each a mapping of keyword arguments, in one transaction; gives ids in order."""
+        client = client or self._client or await default_client()
+        tasks = self._new_tasks(rows, client.settings)
+        if not tasks:
+            return []
+        connection = connection if connection is not None else self._connection
+        return await client.write(self._spec(client.settings), tasks, connection=connection)
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue from synchronous code."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> Handle[R]:
+        """Enqueue from synchronous code with options, by Celery's name and in Celery's shape."""
+        if options:
+            return self.options(**options).apply_async(args, kwargs)
+        client = blocking_client(self._client)
+        task, key = self._new_task(self.signature.encode(tuple(args), kwargs or {}), client.settings)
+        connection = self._connection
+        if connection is not None:
+            if not is_sync(connection):
+                raise WrongContext(
+                    f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
+                )
+            [task_id] = client.write_blocking(self._spec(client.settings), [task], key=key, connection=connection)
+        elif not client.lives_on(portal_loop()):
+            raise WrongContext(
+                f"this client belongs to an event loop: await {self.__name__}.enqueue(…, client=…) there, "  # type: ignore[attr-defined]
+                "or leave client= away to use the default one"
+            )
+        else:
+            [task_id] = submit(client.write(self._spec(client.settings), [task], key=key))
+        return self._handle(task_id, None, connection)
+
+    def prepare(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], settings: Settings
+    ) -> tuple[Spec, NewTask, Key | None]:
+        """What one call would write, for a run that writes its children itself."""
+        task, key = self._new_task(self.signature.encode(args, kwargs), settings)
+        return self._spec(settings), task, key
+
+    def _reserved(self, kwargs: dict[str, Any]) -> tuple[Any, Client | None]:
+        found: dict[str, Any] = {"connection": self._connection, "client": self._client}
+        for name in found:
+            if name in kwargs and name not in self.signature.parameters:
+                found[name] = kwargs.pop(name)
+        return found["connection"], found["client"]
+
+    def _spec(self, settings: Settings) -> Spec:
+        given = self.defaults
+        return Spec(
+            entrypoint=self.entrypoint,
+            queue=given.queue or DEFAULT_QUEUE,
+            priority=given.priority or 0,
+            name=given.name,
+            max_attempts=given.max_attempts or settings.max_attempts,
+            retry=given.retry.text() if given.retry else None,
+            timeout=given.timeout,
+        )
+
+    def _new_task(self, payload: str, settings: Settings) -> tuple[NewTask, Key | None]:
+        given = self.defaults
+        _check_size(payload, settings, self.entrypoint)
+        task = NewTask(
+            payload,
+            countdown=given.countdown,
+            eta=given.eta,
+            expires=given.expires,
+            correlation_id=given.correlation_id,
+            metadata=encode_json(given.metadata) if given.metadata else None,
+        )
+        if given.dedupe_key is None:
+            return task, None
+        mode = given.dedupe or "raise"
+        if mode == "debounce" and given.countdown is None:
+            raise BadTask("dedupe='debounce' needs countdown=: the quiet time after which the task runs")
+        return task, Key(given.dedupe_key, mode, given.dedupe_for, given.debounce_max)
+
+    def _new_tasks(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[NewTask]:
+        if self.defaults.dedupe_key is not None:
+            raise BadTask(
+                "enqueue_many with one dedupe_key for all of them: enqueue them one by one with keys of their own"
+            )
+        template, _ = self._new_task("{}", settings)
+        tasks = []
+        for payload in self.signature.encode_many(rows):
+            _check_size(payload, settings, self.entrypoint)
+            task = copy.copy(template)
+            task.kwargs = payload
+            tasks.append(task)
+        return tasks
+
+    def _handle(self, task_id: int, client: Client | None, connection: Any) -> Handle[R]:
+        return Handle(
+            task_id,
+            decode=self.signature.decode_result,
+            client=client or self._client,
+            in_callers_transaction=connection is not None,
+        )
+
+
+class Decorator(Protocol):
+    """What `@task(…)` gives: it makes a task of the function below it."""
+
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task(function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    entrypoint: str | None = None,
+    aliases: Sequence[str] = (),
+    heartbeat_timeout: float | None = None,
+    **options: Any,
+) -> Decorator: ...
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    entrypoint: str | None = None,
+    aliases: Sequence[str] = (),
+    heartbeat_timeout: float | None = None,
+    **options: Any,
+) -> Any:
+    """Make a function a task, bare or with options; it is registered under `module.function`."""
+    given = Options.given(options)
+    if given.dedupe_key is not None or given.eta is not None:
+        raise BadTask("dedupe_key and eta belong to one enqueue: give them to .options(…)")
+    silence = None if heartbeat_timeout is None else seconds("heartbeat_timeout", heartbeat_timeout, least=0.05)
+
+    def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+        if not callable(function):
+            raise BadTask(f"@task takes a function, not {function!r}: write @task or @task(queue=…)")
+        made: Task[Any, Any] = Task(function, entrypoint or entrypoint_of(function), given, silence)
+        for name in (made.entrypoint, *aliases):
+            _register(name, made)
+        return made
+
+    return decorate if function is None else decorate(function)
+
+
+def entrypoint_of(function: Callable[..., Any]) -> str:
+    """`module.function`; for a script the name under which a worker would import it."""
+    module = function.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        module = spec.name if spec else Path(file).stem if file else module
+    return f"{module}.{function.__qualname__}"
+
+
+async def enqueue(
+    entrypoint: str,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    connection: Any = None,
+    client: Client | None = None,
+    **options: Any,
+) -> Handle[Any]:
+    """Enqueue by name, without importing the function; the worker checks the arguments."""
+    if not isinstance(entrypoint, str) or not entrypoint:
+        raise BadTask(f"entrypoint {entrypoint!r}: name the task as module.function")
+    client = client or await default_client()
+    named: Task[..., Any] = Task(_by_name, entrypoint, _for_one_enqueue(options), None)
+    task, key = named._new_task(encode_json(dict(kwargs or {})), client.settings)  # noqa: SLF001 - the same module
+    spec = msgspec.structs.replace(named._spec(client.settings), max_attempts=named.defaults.max_attempts)  # noqa: SLF001
+    [task_id] = await client.write(spec, [task], key=key, connection=connection)
+    return Handle(task_id, client=client, in_callers_transaction=connection is not None)
+
+
+def _for_one_enqueue(options: Mapping[str, Any], *, below: Options | None = None) -> Options:
+    given = Options.given(options, below=below)
+    if given.retry_on is not None or given.give_up_on is not None:
+        raise BadTask(
+            "retry_on and give_up_on are read from the code that runs, not from the row: give them to @task(…)"
+        )
+    return given
+
+
+def _by_name() -> None:
+    """Stands for a function that is known to the workers only."""
+
+
+def _register(name: str, made: Task[Any, Any]) -> None:
+    known = registry.get(name)
+    if known is not None and not _same_source(known.function, made.function):
+        raise BadTask(
+            f"two tasks are called {name!r} ({_where(known.function)} and {_where(made.function)}): "
+            "give one of them entrypoint='…'"
+        )
+    registry[name] = made
+
+
+def _same_source(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    # A module that is imported twice (as a script and by its name, or reloaded) is no second task.
+    return _where(one)[0] == _where(other)[0] and one.__qualname__ == other.__qualname__
+
+
+def _where(function: Callable[..., Any]) -> tuple[str, int]:
+    code = inspect.unwrap(function).__code__
+    return str(Path(code.co_filename).absolute()), code.co_firstlineno
+
+
+def _check_size(payload: str, settings: Settings, entrypoint: str) -> None:
+    limit = settings.payload_max_bytes
+    if len(payload) > limit or (len(payload) * 4 > limit and len(payload.encode()) > limit):
+        raise PayloadTooLarge(
+            f"the arguments of {entrypoint} take {len(payload.encode()):,} bytes, the limit is {limit:,}: "
+            "store the data elsewhere and pass a reference, or raise AAICLICK_QUEUE_PAYLOAD_MAX_BYTES"
+        )

@@ -1,0 +1,137 @@
+"""What every test may ask for: a fresh migrated database, settings for it, a Redis; and the rules of a run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from aaiclick_queue import doctor, embedded, migrate
+from aaiclick_queue.postgres import Database
+from aaiclick_queue.settings import PREFIX, Settings
+from tests.servers import Databases, find_tool, new_folder
+from tests.wires.redis_server import OwnRedis
+
+# xdist's workers inherit the environment as it is after this file was loaded in the process that starts them.
+POSTGRES_URL, REDIS_URL, FOLDER = "TESTS_POSTGRES_URL", "TESTS_REDIS_URL", "TESTS_FOLDER"
+NEEDS = "needs the tool "
+
+for variable in [name for name in os.environ if name.startswith(PREFIX)]:
+    value = os.environ.pop(variable)
+    if variable in (PREFIX + "POSTGRES_URL", PREFIX + "REDIS_URL"):
+        os.environ["TESTS_" + variable.removeprefix(PREFIX)] = value
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        os.environ[FOLDER] = str(new_folder())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        folder = Path(os.environ.pop(FOLDER))
+        if (folder / "data" / "postmaster.pid").exists():  # left by a worker that crashed
+            embedded.start(folder).stop()
+        shutil.rmtree(folder)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs_tool"):
+        if find_tool(marker.args[0]) is None:
+            pytest.skip(f"{NEEDS}{marker.args[0]}")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for report in terminalreporter.stats.get("skipped", []):
+        why = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+        if why.startswith(NEEDS):
+            terminalreporter.write_line(f"not run here: {report.nodeid} — {why}")
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty folder in which an embedded Postgres may live, as root too."""
+    folder = new_folder()
+    yield folder / "home"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def databases() -> Iterator[Databases]:
+    """The server of this run: the given one, else an embedded one that all processes of the run share."""
+    given = os.environ.get(POSTGRES_URL)
+    server = None if given else embedded.start(Path(os.environ[FOLDER]))
+    databases = Databases(given or (server.dsn if server else ""))
+    if server:
+        with psycopg.connect(server.dsn, autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET fsync = off")
+            admin.execute("SELECT pg_reload_conf()")
+    yield databases
+    databases.close()
+    if server:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def template(databases: Databases) -> Iterator[str]:
+    """A migrated database that each test's own is copied from."""
+    with databases.new() as name:
+        asyncio.run(migrate.upgrade(Settings.load({}, postgres_url=databases.url(name))))
+        yield name
+
+
+@pytest.fixture
+def empty_postgres_url(databases: Databases) -> Iterator[str]:
+    """A database without any table."""
+    with databases.new() as name:
+        yield databases.url(name)
+
+
+@pytest.fixture
+def postgres_url(databases: Databases, template: str) -> Iterator[str]:
+    """A migrated database of the test's own."""
+    with databases.new(template) as name:
+        yield databases.url(name)
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Settings]:
+    """Postgres alone, with a short lease; when the test is over the doctor looks at what it left."""
+    settings = Settings.load({}, postgres_url=postgres_url, lease_seconds=2)
+    yield settings
+    if request.node.get_closest_marker("breaks_invariants") is None:
+        asyncio.run(_invariants_hold(settings))
+
+
+@pytest.fixture
+def redis_settings(settings: Settings, redis_url: str) -> Settings:
+    """The same with Redis, under keys of the test's own."""
+    return settings.model_copy(update={"redis_url": redis_url, "redis_prefix": f"test-{uuid.uuid4().hex[:12]}"})
+
+
+@pytest.fixture
+async def db(settings: Settings) -> AsyncIterator[Database]:
+    async with Database(settings, size=4) as db:
+        yield db
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A real Redis: the given one, else one for each process of the run."""
+    if given := os.environ.get(REDIS_URL):
+        yield given
+        return
+    with OwnRedis() as server:
+        yield server.url
+
+
+async def _invariants_hold(settings: Settings) -> None:
+    async with Database(settings, size=1) as db:
+        broken = [finding for finding in await doctor.check(db) if not finding.ok]
+    assert not broken, f"the doctor found after the test: {broken}"

@@ -1,0 +1,64 @@
+"""Tasks for workers that are about to have a bad day. Each run leaves a line in a file, whatever becomes of it then."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+from aaiclick_queue import current, task
+
+RUNS_FILE = "FAULTS_RUNS_FILE"
+
+
+def _note(what: str) -> None:
+    run = current()
+    line = f"{what} {run.id} {run.run_epoch} {os.getpid()}\n"
+    file = os.open(os.environ[RUNS_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+@task
+async def tick(seconds: float = 0.0) -> int:
+    """Take a while."""
+    _note("tick")
+    await asyncio.sleep(seconds)
+    return current().run_epoch
+
+
+@task
+async def block(seconds: float) -> None:
+    """Do to the event loop what nobody should."""
+    _note("block")
+    time.sleep(seconds)  # noqa: ASYNC251
+
+
+@task
+async def leave_at_once(seconds: float) -> None:
+    """End the process without a word."""
+    _note("leave")
+    await asyncio.sleep(seconds)
+    os._exit(3)
+
+
+@task
+def be_killed(seconds: float) -> None:
+    """End as if memory had run out."""
+    _note("killed")
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@task
+async def pay(seconds: float) -> None:
+    """Write once, whatever happens."""
+    from sqlalchemy import text
+
+    _note("pay")
+    async with current().transaction() as session:
+        await session.execute(text("INSERT INTO payments (task_id) VALUES (:id)"), {"id": current().id})
+        await asyncio.sleep(seconds)

@@ -1,0 +1,23 @@
+"""Clients and settings of the tests of the flow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from aaiclick_queue import Client, Settings, connect
+from tests.tools import changed
+
+
+@pytest.fixture
+async def client(settings: Settings) -> AsyncIterator[Client]:
+    """A client on the test's database."""
+    async with connect(settings=settings) as client:
+        yield client
+
+
+@pytest.fixture
+def quick(settings: Settings) -> Settings:
+    """Settings of a worker that hears of everything soon."""
+    return changed(settings, heartbeat_seconds=0.1, poll_max_seconds=0.05, grace_seconds=10)

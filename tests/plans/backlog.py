@@ -1,0 +1,44 @@
+"""Much work in a database: a long line, many runs of other workers, delays, unread wake-ups and history."""
+
+from __future__ import annotations
+
+ENDED, LEASED, DELAYED, READY, TOLD = 100_000, 100_000, 100_000, 500_000, 20_000
+OTHER_WORKERS = 100
+
+_TASKS = f"""
+INSERT INTO aaiclick_queue.tasks (id, queue, entrypoint, kwargs, status, attempt, run_epoch, worker_id, finished_at)
+SELECT i, 'default', 'shop.mail.send', '{{"n": 1}}', CASE WHEN i <= {ENDED} THEN 'COMPLETED' END, 1, 1, 1, now()
+FROM generate_series(1, {ENDED + LEASED + DELAYED + READY}) AS i
+"""
+_WORKERS = f"""
+INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues)
+SELECT i, now() + interval '1 day', i, 100, 'other', '1', 'ACTIVE', '{{default}}'
+FROM generate_series(1, {OTHER_WORKERS}) AS i
+"""
+_LEASES = f"""
+INSERT INTO aaiclick_queue.leases (task_id, worker_id, order_key, ready_at, deadline_at, rank, run_epoch, attempt,
+                                   lost_count, snoozes, flags, queue)
+SELECT i, 1 + i % {OTHER_WORKERS}, i, now(), now() + interval '1 day', 0, 1, 1, 0, 0, 0, 'default'
+FROM generate_series({ENDED} + 1, {ENDED + LEASED}) AS i
+"""
+_DELAYED = f"""
+INSERT INTO aaiclick_queue.delayed (task_id, not_before, order_key, rank, queue, reason)
+SELECT i, now() + make_interval(hours => 1, secs => i), i, 0, 'default', 'eta'
+FROM generate_series({ENDED + LEASED} + 1, {ENDED + LEASED + DELAYED}) AS i
+"""
+_READY = f"""
+INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id)
+SELECT 'default', 0, i, i FROM generate_series({ENDED + LEASED + DELAYED} + 1, {ENDED + LEASED + DELAYED + READY}) AS i
+"""
+_OUTBOX = f"""
+INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_ids, created_at)
+SELECT 'default', 0, i, 1, ARRAY[i], now() - interval '1 hour' FROM generate_series(1, {TOLD}) AS i
+"""
+_HISTORY = f"""
+INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome)
+SELECT i, 1, now(), 1, 1, 'RETRYING' FROM generate_series(1, {ENDED}) AS i
+"""
+FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY)
+HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers")
+# So that nobody refreshes the statistics behind the test's back.
+NO_AUTOVACUUM = tuple(f"ALTER TABLE aaiclick_queue.{table} SET (autovacuum_enabled = off)" for table in HOT_TABLES)

@@ -1,0 +1,215 @@
+"""One round of everything that is hot, by the steps themselves, so that statements run with the arguments they get."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Callable, Sequence
+
+from aaiclick_queue import flow
+from aaiclick_queue.flow import (
+    cancel,
+    claim,
+    complete,
+    dedupe,
+    enqueue,
+    fenced,
+    heartbeat,
+    reaper,
+    relay,
+    settle,
+    unknown,
+)
+from aaiclick_queue.flow.claim import Claimed, Line, Wanted, queues_in_line
+from aaiclick_queue.flow.enqueue import NewTask, Spec, id_source
+from aaiclick_queue.flow.heartbeat import Counters, Identity, register
+from aaiclick_queue.flow.loop import Holder
+from aaiclick_queue.outcome import Ended, Error, Failed, Later, Outcome, Released, Succeeded
+from aaiclick_queue.postgres import LOCAL_FLOW_PLANS
+from aaiclick_queue.spec import DedupeMode
+from aaiclick_queue.streams import Streams
+from aaiclick_queue.waiting import FINISHED
+from tests.plans.explain import Explained, ExplainingDatabase
+
+SPEC = Spec("shop.mail.send", "default", priority=5)
+LEASE_SECONDS = 86400
+COLD = {
+    "pause.PAUSE_QUEUE": "by hand, one row",
+    "pause.RESUME_QUEUE": "by hand, one row",
+    "reaper.TAKE_ORPHANED_RUNS": "once a minute, looks at every lease",
+    "reaper.SWEEP_KEYS": "once a minute, looks at every key",
+    "reaper.FORGET_WORKERS": "once a minute, looks at every worker",
+    "reaper.ENSURE_PARTITIONS": "once a minute, a function",
+    "enqueue.NODE": "once a process, reads no table",
+}
+
+
+def _statements() -> dict[str, str]:
+    """Every statement that a step of the flow has as a constant, by module and name."""
+    found = {"waiting.FINISHED": FINISHED}
+    for info in pkgutil.iter_modules(flow.__path__):
+        module = importlib.import_module(f"{flow.__name__}.{info.name}")
+        for name, value in vars(module).items():
+            several = value if isinstance(value, tuple) else (value,)
+            for at, sql in enumerate(several):
+                if name[0] != "_" and isinstance(sql, str) and STATEMENT.match(sql) and sql not in found.values():
+                    found[f"{info.name}.{name}" + (f"[{at}]" if len(several) > 1 else "")] = sql
+    return found
+
+
+# Not the pieces that statements are made of: those begin otherwise, or have braces left to fill.
+STATEMENT = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b(?!.*\{[a-z_]+\}).*\baaiclick_queue\.", re.DOTALL)
+FLOW = {name: sql for name, sql in _statements().items() if name not in COLD}
+# What runs on connections of the application's kind: its own enqueues, and the end of current().transaction().
+APPLICATION = {"enqueue.ENQUEUE": enqueue.ENQUEUE, "complete.COMPLETE_SUCCEEDED": complete.COMPLETE_SUCCEEDED}
+STATEMENTS = [*FLOW, *(f"{name} for an application" for name in APPLICATION)]
+KEYED: list[tuple[DedupeMode, float | None]] = [
+    ("replace", None),
+    ("skip", None),
+    ("debounce", 60.0),
+    ("debounce", 60.0),
+    ("replace", 60.0),
+]
+
+
+class Round:
+    """Does everything once, `batch` tasks at a time, and gives the plans by the names of STATEMENTS."""
+
+    def __init__(
+        self, flow: ExplainingDatabase, application: ExplainingDatabase, streams: Streams, *, worker_id: int, batch: int
+    ) -> None:
+        self._flow = flow
+        self._application = application
+        self._streams = streams
+        self._worker_id = worker_id
+        self._batch = batch
+
+    async def run(self) -> dict[str, list[Explained]]:
+        self._flow.explained.clear()
+        self._application.explained.clear()
+        self._take = (await id_source(self._flow)).take
+        identity = Identity(self._worker_id, 1, 100, "here", "1", ("default",))
+        await register(self._flow, identity, lease_seconds=LEASE_SECONDS)
+        await self._enqueue()
+        await self._use_keys()
+        await self._hold_loops()
+        claimed = await self._claim()
+        await self._run_and_complete(claimed)
+        await self._reap()
+        await self._cancel()
+        await self._leave()
+        found = {name: _of(self._flow, sql) for name, sql in FLOW.items()}
+        found |= {f"{name} for an application": _of(self._application, sql) for name, sql in APPLICATION.items()}
+        return found
+
+    async def _write(self, task: NewTask) -> list[int]:
+        tasks = [task] * self._batch
+        written = await enqueue.enqueue(self._flow, SPEC, tasks, self._take)
+        if written.told:
+            await self._flow.fetch(relay.FORGET_OUTBOX_ROWS, [told.outbox_id for told in written.told])
+        return written.ids
+
+    async def _enqueue(self) -> None:
+        for _ in range(claim.LOWEST_EVERY + 2):
+            await self._write(NewTask("{}"))
+        ids = await self._write(NewTask("{}", countdown=0.001, expires=0.001))
+        await enqueue.written_before(self._flow, SPEC, set(ids))
+        await enqueue.enqueue(self._application, SPEC, [NewTask("{}")], self._take)
+
+    async def _use_keys(self) -> None:
+        for mode, countdown in KEYED:
+            key = dedupe.Key("k", mode, debounce_max=60.0)
+            async with self._flow.transaction() as tx:
+                await dedupe.enqueue_keyed(tx, SPEC, NewTask("{}", countdown=countdown), key, self._take)
+
+    async def _hold_loops(self) -> None:
+        holder = Holder(self._worker_id)
+        await holder.hold_once(self._flow)
+        await holder.let_go(self._flow)
+
+    async def _claim(self) -> list[Claimed]:
+        line = Line({"default": 1})
+        want = Wanted(self._batch, self._worker_id, 3600, 30)
+        claimed: list[Claimed] = []
+        for _ in range(claim.LOWEST_EVERY + 1):
+            claimed += await line.claim(self._flow, want)
+        assert len(claimed) > self._batch * claim.LOWEST_EVERY  # the one from the lowest rank may be short
+        assert "default" in await queues_in_line(self._flow)
+        return claimed
+
+    async def _run_and_complete(self, claimed: Sequence[Claimed]) -> None:
+        held = [(one.task_id, one.run_epoch) for one in claimed[: 2 * self._batch]]
+        for look in (False, True):
+            await heartbeat.beat(
+                self._flow,
+                self._worker_id,
+                held,
+                lease_seconds=LEASE_SECONDS,
+                look_for_strangers=look,
+                counters=Counters(),
+            )
+        fence = fenced.Fence(claimed[0].task_id, claimed[0].run_epoch, self._worker_id)
+        assert await fenced.keep_progress(self._flow, fence, "0.5")
+        assert await fenced.keep_checkpoint(self._flow, fence, "{}")
+        await fenced.load_checkpoint(self._flow, fence.task_id)
+        assert await fenced.extend(self._flow, fence, 60)
+        assert await fenced.hold_lease(self._flow, fence)
+        child = Spec("shop.mail.send", "default", parent_id=fence.task_id)
+        await fenced.spawn(self._flow, child, NewTask("{}", spawn_key="1"), self._take)
+
+        await unknown.unknown_outcomes(self._flow, claimed[: self._batch], keep_seconds=60)
+        error = Error("ValueError", "no")
+        outcomes: list[Outcome] = [
+            Later("RETRYING", error, 0.0),
+            Later("SNOOZED", error, 0.0),
+            Failed(error),
+            Released(),
+        ]
+        at = self._batch
+        await self._end(claimed[:at], lambda _: Succeeded('{"sent": true}'))
+        await self._end(claimed[at : 2 * at], lambda position: outcomes[position % len(outcomes)])
+        async with self._application.transaction() as tx:
+            await tx.fetch(LOCAL_FLOW_PLANS)
+            [ended] = _ended(claimed[-1:], lambda _: Succeeded(None))
+            assert await complete.complete(tx, [ended], worker_id=self._worker_id)
+
+    async def _end(self, claimed: Sequence[Claimed], outcome: Callable[[int], Outcome]) -> None:
+        runs = _ended(claimed, outcome)
+        assert len(await complete.complete(self._flow, runs, worker_id=self._worker_id)) == len(runs)
+        await complete._landed_before(self._flow, runs, self._worker_id)
+        await self._flow.fetch(FINISHED, [run.task_id for run in runs])
+
+    async def _reap(self) -> None:
+        await self._flow.fetch(
+            "UPDATE aaiclick_queue.workers SET lease_expires_at = now() - interval '1 s' WHERE id = $1", self._worker_id
+        )
+        reaping = reaper.Reaper(self._flow)
+        reaped = await reaping.reap_once(self._batch)
+        assert (reaped.workers, reaped.lost) == (1, self._batch)
+        while (await reaping.due_once(self._batch))[0]:
+            pass
+        await relay.Relay(self._flow, self._streams).relay_once(self._batch, older=0)
+
+    async def _cancel(self) -> None:
+        ids = [*await self._write(NewTask("{}")), *await self._write(NewTask("{}", countdown=60.0))]
+        ids += [row["task_id"] for row in await self._flow.fetch(LEASED, self._worker_id, self._batch)]
+        assert await cancel.cancel(self._flow, ids) == set(ids)
+        assert await cancel.cancel(self._flow, ids) == set()
+
+    async def _leave(self) -> None:
+        await settle.release_all(self._flow, self._worker_id, limit=self._batch)
+        await heartbeat.set_status(self._flow, self._worker_id, "STOPPED", Counters())
+
+
+LEASED = "SELECT task_id FROM aaiclick_queue.leases WHERE worker_id = $1 LIMIT $2"
+
+
+def _ended(claimed: Sequence[Claimed], outcome: Callable[[int], Outcome]) -> list[Ended]:
+    now = time.monotonic()
+    return [Ended(one.task_id, one.run_epoch, outcome(at), now, now) for at, one in enumerate(claimed)]
+
+
+def _of(db: ExplainingDatabase, sql: str) -> list[Explained]:
+    return [one for one in db.explained if one.sql == sql]
