@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     give_up_on: Exceptions | None = None
     dedupe_key: str | None = None
     dedupe: DedupeMode | None = None
-    dedupe_for: float | None = None
+    dedupe_until: float | None = None
     debounce_max: float | None = None
     correlation_id: str | None = None
     metadata: dict[str, Any] | None = None
@@ -146,6 +146,10 @@ def _mode(name: str, value: Any) -> DedupeMode:
     return mode
 
 
+def _until(name: str, value: Any) -> float | None:
+    return None if value == "final" else seconds(name, value)
+
+
 def _object(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise BadTask(f"{name}={value!r}: give a dict with text keys")
@@ -164,7 +168,7 @@ _CHECKS: dict[str, Any] = {
     "give_up_on": _exceptions,
     "dedupe_key": _text,
     "dedupe": _mode,
-    "dedupe_for": _duration(),
+    "dedupe_until": _until,
     "debounce_max": _duration(),
     "correlation_id": _text,
     "metadata": _object,

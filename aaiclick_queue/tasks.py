@@ -156,7 +156,7 @@ class Task(Generic[P, R]):
         mode = given.dedupe or "raise"
         if mode == "debounce" and given.countdown is None:
             raise BadTask("dedupe='debounce' needs countdown=: the quiet time after which the task runs")
-        return task, Key(given.dedupe_key, mode, given.dedupe_for, given.debounce_max)
+        return task, Key(given.dedupe_key, mode, given.dedupe_until, given.debounce_max)
 
     def _new_tasks(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[NewTask]:
         if self.defaults.dedupe_key is not None:

@@ -21,6 +21,7 @@ from tests.wires.redis_server import OwnRedis
 
 AWAY = "Redis is away"
 BACK = "Redis is back"
+RENEWED = "SELECT last_heartbeat > pg_postmaster_start_time() FROM aaiclick_queue.workers WHERE pid = %s"
 
 
 def _ask(server: OwnRedis, *words: str) -> bytes:
@@ -135,16 +136,21 @@ async def test_a_restart_of_postgres_loses_no_task_and_costs_none_an_attempt(
 async def test_an_outage_longer_than_the_lease_charges_nobody(
     own_settings: Settings, own_postgres: OwnPostgres, own_look: Console
 ) -> None:
-    """Every worker stops its runs by its own clock, and after the outage none is taken for lost."""
-    async with connect(settings=own_settings) as client:
+    """Every worker stops its runs by its own clock, and one that is slow to come back is not taken for lost."""
+    settings = own_settings.model_copy(update={"lease_seconds": 4.0})
+    async with connect(settings=settings) as client:
         await tasks.tick.enqueue_many([{"seconds": 3.0}] * 50, client=client)
-    with Fleet(own_settings) as fleet:
-        workers = [fleet.start("-c", "30"), fleet.start("-c", "30")]
+    with Fleet(settings) as fleet:
+        slow, quick = workers = [fleet.start("-c", "30"), fleet.start("-c", "30")]
         wait_for(lambda: fleet.runs_started() >= 50)
         await asyncio.to_thread(own_postgres.stop, "immediate")
         for worker in workers:
             wait_for(lambda worker=worker: worker.said("could not renew the lease"), worker.output)  # type: ignore[misc]
+        slow.freeze()
         await asyncio.to_thread(own_postgres.start)
+        wait_for(lambda: own_look.value("SELECT now() > pg_postmaster_start_time() + interval '1 s'"))
+        wait_for(lambda: own_look.value(RENEWED, quick.pid), quick.output)
+        slow.thaw()
         own_look.wait_for_all(fleet)
 
         assert own_look.statuses() == {"COMPLETED": 50}

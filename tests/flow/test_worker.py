@@ -646,22 +646,17 @@ async def test_the_late_end_of_an_old_run_does_not_take_the_new_one_from_the_wor
         assert await one.result(30) == "second"
 
 
-async def test_leases_that_the_worker_does_not_know_of_are_handed_back(
-    quick: Settings, client: Client, db: Database
-) -> None:
-    await db.fetch("INSERT INTO aaiclick_queue.queues (name, paused_at) VALUES ('default', now())")
+async def test_leases_that_the_worker_does_not_know_of_are_handed_back(quick: Settings, db: Database) -> None:
     async with running_worker(quick) as worker:
-        one = await say.enqueue("found", client=client)
-        await db.fetch("DELETE FROM aaiclick_queue.queues")
-        # A claim whose answer never arrived.
-        async with db.transaction() as tx:
-            await tx.fetch("SELECT 1")
-            got = await claim(tx, worker.worker_id)
-        if got:
-            await age(db, "leases", "claimed_at", 10)
-            worker.unanswered()
-        await one.result(30)
-    assert scene.said == ["found"]
+        # As after a claim whose answer never arrived; of a queue that the worker does not serve, so that it stays.
+        task_id = await put_one(db, queue="elsewhere")
+        [run] = await claim(db, worker.worker_id, queues=["elsewhere"])
+        assert run.task_id == task_id
+        await age(db, "leases", "claimed_at", 10)
+        worker.unanswered()
+        await until(lambda: db.fetchval("SELECT count(*) FROM aaiclick_queue.ready"))
+    place = await row(db, "ready", task_id)
+    assert (place["attempt"], place["lost_count"], place["run_epoch"]) == (0, 0, 1)
     assert await count(db, "attempts") == 0
 
 
