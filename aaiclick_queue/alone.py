@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from .client import settings_here
 from .context import Services
 from .errors import QueueError
 from .flow.claim import Claimed
@@ -119,6 +120,7 @@ async def _child(order: Order) -> Answer:
     from .slots import Slots  # it imports us
 
     settings = Settings.model_validate(order.settings | {"postgres_url": order.dsn})
+    settings_here.set(settings)
     logging.basicConfig(level=settings.log_level, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
     for module in order.modules:
         importlib.import_module(module)

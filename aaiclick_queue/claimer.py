@@ -13,6 +13,7 @@ from typing import Protocol
 from .errors import PostgresUnavailable
 from .flow.claim import Claimed, Line, Wanted, queues_in_line
 from .flow.kick import add_claimer, remove_claimer
+from .flow.mark import HeadScans
 from .listener import Listener
 from .postgres import Database
 from .settings import Settings
@@ -55,6 +56,7 @@ class Claimer:
         self.listener: Listener | None = None
         self.may_claim: Callable[[], bool] = lambda: True
         self._stopped = False
+        self._queue_scans = HeadScans()
 
     def stop(self) -> None:
         """Claim no more; a claim that is on its way is taken to its end."""
@@ -96,8 +98,8 @@ class Claimer:
         limit = self._slots.room()
         if limit == 0 or not self.may_claim():
             return 0, False
-        if self._every_queue:
-            self._line.serve(await queues_in_line(self._db))
+        if self._every_queue and self._queue_scans.due():
+            await self._look_for_queues()
         worker_id, settings = self._worker.worker_id, self._settings
         resting = self._at_rest(time.monotonic())
         wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
@@ -112,6 +114,13 @@ class Claimer:
             if count >= MANY_UNKNOWN and count * 2 > len(claimed):
                 self._resting[queue] = time.monotonic() + REST_SECONDS
         return len(claimed), len(claimed) >= limit
+
+    async def _look_for_queues(self) -> None:
+        # As any scan from a head: dear while an old snapshot keeps dead rows, so it is made as often as it is cheap.
+        began = time.monotonic()
+        queues = await queues_in_line(self._db)
+        self._queue_scans.done(time.monotonic() - began, rows=len(queues), short=True)
+        self._line.serve(queues)
 
     def _at_rest(self, now: float) -> frozenset[str]:
         if self._resting:

@@ -11,6 +11,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from .callers import caller_transaction, is_sync, on_commit, run_sync
@@ -200,7 +201,7 @@ class Client:
                     raise PostgresUnavailable(
                         f"not enqueued within {self.settings.enqueue_timeout_seconds:g} s: "
                         f"{error or self.settings.postgres_shown + ' gave no answer'}"
-                    ) from error
+                    ) from None
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _insert(
@@ -276,20 +277,22 @@ async def connect(*, settings: Settings | None = None, **given: Any) -> AsyncIte
         await client.close()
 
 
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[Client, AsyncGenerator[None]]] = (
-    weakref.WeakKeyDictionary()
-)
+# A worker says here with which settings it runs, so that a task that enqueues talks to the worker's own queue.
+settings_here: ContextVar[Settings] = ContextVar("aaiclick_queue_settings")
+_Clients = dict[Settings | None, tuple[Client, AsyncGenerator[None]]]
+_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
 
 
 async def default_client() -> Client:
     """The client of the running loop, made from the settings on first use; it closes with the loop."""
-    loop = asyncio.get_running_loop()
-    if loop not in _clients:
-        client = Client(Settings.load())
+    here = settings_here.get(None)
+    clients = _clients.setdefault(asyncio.get_running_loop(), {})
+    if here not in clients:
+        client = Client(here or Settings.load())
         guard = _close_with_loop(client)
-        _clients[loop] = (client, guard)
+        clients[here] = (client, guard)
         await anext(guard)
-    return _clients[loop][0]
+    return clients[here][0]
 
 
 def default_blocking_client() -> Client:

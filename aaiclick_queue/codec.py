@@ -19,7 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from .errors import ArgumentsDoNotFit, BadTask, ResultDoesNotEncode
-from .typed import DEPTH_LIMIT, Typed, write_natural
+from .typed import DEPTH_LIMIT, Typed, a_or_an, write_natural
 
 RETURN = "return"
 REFUSED = {
@@ -50,8 +50,8 @@ class Signature:
         target = inspect.unwrap(function)
         if not inspect.isfunction(target):
             raise BadTask(
-                f"{function!r} is a {type(target).__qualname__}, not a function: a worker has only its name to call, "
-                "so write a def at the top of a module that does the call"
+                f"{function!r} is {a_or_an(type(target).__qualname__)}, not a function: a worker has only its "
+                "name to call, so write a def at the top of a module that does the call"
             )
         signature = _signature(function)
         for index, parameter in enumerate(signature.parameters.values()):
@@ -107,8 +107,9 @@ class Signature:
             return write_natural(value)
         except Exception as error:
             raise ResultDoesNotEncode(
-                f"the result of {self.name}, a {type(value).__qualname__}, cannot be stored: {_reason(error)}; return "
-                "JSON types, a dataclass or a pydantic model, or store the data yourself and return where it is"
+                f"the result of {self.name}, {a_or_an(type(value).__qualname__)}, cannot be stored: "
+                f"{_reason(error)}; return JSON types, a dataclass or a pydantic model, or store the data yourself "
+                "and return where it is"
             ) from error
 
     def decode_result(self, payload: str | None) -> Any:
@@ -160,7 +161,8 @@ class Signature:
     def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if len(args) > len(self._by_position):
             raise ArgumentsDoNotFit(
-                f"{self.name} takes {len(self._by_position)} positional arguments and {len(args)} were given"
+                f"{self.name} takes {_count(len(self._by_position), 'positional argument')} and "
+                f"{len(args)} {'was' if len(args) == 1 else 'were'} given"
             )
         given = dict(zip(self._by_position, args, strict=False))
         for name in given:
@@ -174,7 +176,9 @@ class Signature:
     def _unfit(self, given: Any, error: Exception, where: str = "") -> ArgumentsDoNotFit:
         """The sentence for arguments that were refused, found by trying them one by one."""
         if not isinstance(given, Mapping):
-            return ArgumentsDoNotFit(f"{where}give a dict of arguments by name, not a {type(given).__qualname__}")
+            return ArgumentsDoNotFit(
+                f"{where}give a dict of arguments by name, not {a_or_an(type(given).__qualname__)}"
+            )
         if misnamed := self._misnamed(given, where):
             return misnamed
         for name, value in given.items():
@@ -189,25 +193,25 @@ class Signature:
         return ArgumentsDoNotFit(f"{where}{self.name} does not take this: {_reason(error)}")
 
     def _outdated(self, payload: str, error: Exception) -> ArgumentsDoNotFit:
-        """The sentence for waiting arguments that no longer fit."""
+        """The sentence for arguments that do not fit, from JSON that may have waited for long."""
         try:
             given = decode_json(payload)
         except Exception:
-            return ArgumentsDoNotFit(f"the waiting arguments of {self.name} are not JSON: {_reason(error)}")
+            return ArgumentsDoNotFit(f"the arguments of {self.name} are not JSON: {_reason(error)}")
         if not isinstance(given, dict):
-            return ArgumentsDoNotFit(f"the waiting arguments of {self.name} are not a JSON object")
-        if misnamed := self._misnamed(given, "waiting arguments no longer fit: "):
+            return ArgumentsDoNotFit(f"the arguments of {self.name} are not a JSON object: give them by name")
+        if misnamed := self._misnamed(given, "the arguments do not fit: "):
             return misnamed
         for name, value in given.items():
             try:
                 self._types[name].read(msgspec.json.encode(value))
             except Exception as cause:
                 return ArgumentsDoNotFit(
-                    f"waiting arguments no longer fit: parameter {name!r} of {self.name} (annotated "
-                    f"{_shown(self._hints.get(name, Any))}): {_reason(cause)}; was its type changed?",
+                    f"the arguments do not fit: parameter {name!r} of {self.name} (annotated "
+                    f"{_shown(self._hints.get(name, Any))}): {_reason(cause)}",
                     parameter=name,
                 )
-        return ArgumentsDoNotFit(f"the waiting arguments of {self.name} no longer fit: {_reason(error)}")
+        return ArgumentsDoNotFit(f"the arguments of {self.name} do not fit: {_reason(error)}")
 
     def _misnamed(self, given: Mapping[str, Any], where: str) -> ArgumentsDoNotFit | None:
         for name in given:
@@ -224,13 +228,17 @@ class Signature:
         return None
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def encode_json(value: Any) -> str:
     """Plain JSON for metadata, progress and checkpoints: JSON types only."""
     try:
         return _ANYTHING.write(value)
     except Exception as error:
         raise ArgumentsDoNotFit(
-            f"a {type(value).__qualname__} that is not plain JSON: {_reason(error)} "
+            f"{a_or_an(type(value).__qualname__)} that is not plain JSON: {_reason(error)} "
             "(dict with str keys, list, str, int, float, bool, None)"
         ) from error
 

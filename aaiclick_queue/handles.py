@@ -104,7 +104,7 @@ class Handle(Generic[R]):
         if row["status"] == Status.CANCELLED:
             raise TaskCancelled(f"task {self.id} was cancelled: {error.type}: {error.message}", task_id=self.id)
         raise TaskFailed(
-            f"task {self.id} failed after {row['attempt']} attempts: {error.type}: {error.message}",
+            f"task {self.id} failed in attempt {row['attempt']}: {error.type}: {error.message}",
             task_id=self.id,
             error_type=error.type,
             error_message=error.message,

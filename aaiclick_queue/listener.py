@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import re
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -78,7 +80,7 @@ class Listener:
     async def _away(self, error: StreamsDown) -> None:
         if self.up:
             self.up = False
-            log.warning("Redis is away, so workers poll Postgres until it is back: %s", error)
+            log.warning("%s", _told(error))
             self._kick()
         await asyncio.sleep(AGAIN_SECONDS * random.uniform(0.8, 1.2))
 
@@ -91,3 +93,16 @@ class Listener:
         while True:
             await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.5, 1.5))
             await self._streams.sweep(self._line.queues, idle_seconds=IDLE_CONSUMER_SECONDS)
+
+
+def _told(error: StreamsDown) -> str:
+    """The one line of a process that Redis is away; what is not about the way to it is told whole."""
+    found = re.match(r"Redis at (\S+) did not [^:]*: (.*)\. No work is lost", str(error), re.DOTALL)
+    if found is None:
+        return f"Redis is away, so workers poll Postgres until it is back: {error}"
+    why, seen = found[2], error.__cause__
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno:
+            why = os.strerror(seen.errno).lower()
+        seen = seen.__cause__ or seen.__context__
+    return f"Redis at {found[1]} is away ({why}): nothing is lost, Postgres is polled until it is back"

@@ -14,12 +14,13 @@ import msgspec
 
 from .context import current
 from .errors import WrongContext
-from .report import short
+from .report import one_line, short
 
 LogFormat = Literal["pretty", "json"]
 
 OURS = "aaiclick_queue"
 TASK_LINES = "aaiclick_queue.task"  # their message brings its mark along
+TRACE_WIDTH = 2_000
 COLOURS = {"←": 32, "→": 36, "↻": 33, "!": 31}
 # What every record has; the rest of its attributes was given as `extra`.
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"event", "message", "asctime", "taskName"}
@@ -29,9 +30,11 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 class PrettyLines(logging.Formatter):
     """`HH:MM:SS mark message`, local time; a line logged inside a task ends with its short id."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, colour: bool, tracebacks: bool = False) -> None:
+        """`tracebacks`: those of tasks that failed follow their line."""
         super().__init__()
         self._colour = colour
+        self._tracebacks = tracebacks
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as a person reads it."""
@@ -49,6 +52,8 @@ class PrettyLines(logging.Formatter):
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {mark} {message}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
+        if self._tracebacks and record.name == TASK_LINES and (trace := getattr(record, "traceback", "")):
+            line = "\n".join([line, *(f"    {one_line(part, TRACE_WIDTH)}" for part in trace.splitlines())])
         return line
 
 
@@ -74,12 +79,20 @@ class JsonLines(logging.Formatter):
             return json.dumps({str(key): repr(value) for key, value in line.items()})
 
 
-def set_up(log_format: LogFormat, level: str, *, colour: bool = False, stream: TextIO | None = None) -> None:
+def set_up(
+    log_format: LogFormat,
+    level: str,
+    *,
+    colour: bool = False,
+    tracebacks: bool = False,
+    stream: TextIO | None = None,
+) -> None:
     """Send every log line of this process to stdout in the format given; with JSON nothing else goes there."""
     if stream is None:
         stream = _stdout_for_lines_alone() if log_format == "json" else sys.stdout
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if log_format == "json" else PrettyLines(colour=colour))
+    pretty = PrettyLines(colour=colour, tracebacks=tracebacks or level == "DEBUG")
+    handler.setFormatter(JsonLines() if log_format == "json" else pretty)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
+from concurrent.futures import thread
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 64_000
+PACKAGE = str(Path(__file__).parent) + "/"
+DEMO = PACKAGE + "demo/"  # its tasks are written as users write theirs
+# The way from the worker to the user's function.
+WAY = (PACKAGE, str(Path(asyncio.__file__).parent) + "/", thread.__file__)
 
 
 class Error(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -28,12 +35,33 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
             message = str(raised)
         except Exception as broken:
             message = f"<the exception's own text raised {type(broken).__name__}>"
-        trace = "".join(traceback.format_exception(raised, limit=-50))
+        trace = _trace(raised)
         return cls(name, cut(message, MESSAGE_LIMIT), cut(trace, TRACEBACK_LIMIT))
 
     def text(self) -> str:
         """JSON that Postgres takes."""
         return msgspec.json.encode(self).decode()
+
+
+def _trace(raised: BaseException) -> str:
+    """The traceback from the user's first frame on; none for a refusal of ours that no user code led to."""
+    told = traceback.TracebackException.from_exception(raised, limit=-50, compact=True)
+    if type(raised).__module__.split(".")[0] == __package__ and _users(told) is None:
+        return ""
+    part: traceback.TracebackException | None = told
+    while part is not None:
+        del part.stack[: _users(part) or 0]
+        part = part.__cause__ or part.__context__
+    return "".join(told.format())
+
+
+def _users(told: traceback.TracebackException) -> int | None:
+    """Where the user's first frame is."""
+    return next((number for number, frame in enumerate(told.stack) if not _on_the_way(frame)), None)
+
+
+def _on_the_way(frame: traceback.FrameSummary) -> bool:
+    return frame.filename.startswith(WAY) and not frame.filename.startswith(DEMO)
 
 
 def cut(text: str, limit: int) -> str:

@@ -190,9 +190,15 @@ class Database:
         try:
             raw = await self._dial()
         except asyncpg.InvalidCatalogNameError as error:
-            raise PostgresUnavailable(f"{masked(self._dsn)}: {error}; create it with createdb") from error
+            raise PostgresUnavailable(
+                f"Postgres at {masked(self._dsn)} has no such database ({error.args[0]}): "
+                "create it with createdb, or correct AAICLICK_QUEUE_POSTGRES_URL"
+            ) from error
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError) as error:
-            raise PostgresUnavailable(f"{masked(self._dsn)}: Postgres refused the login ({error})") from error
+            raise PostgresUnavailable(
+                f"Postgres at {masked(self._dsn)} refused the login ({error.args[0]}): "
+                "correct user and password in AAICLICK_QUEUE_POSTGRES_URL; special characters percent-encoded"
+            ) from error
         except (*UNAVAILABLE, ValueError) as error:
             raise PostgresUnavailable(
                 f"cannot reach Postgres at {masked(self._dsn)} ({_short(error)}): "

@@ -6,6 +6,8 @@ Lines are standard log records of `aaiclick_queue.task`: the message is for peop
 from __future__ import annotations
 
 import logging
+import re
+import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -26,6 +28,7 @@ UNKNOWN_SECONDS = 60.0
 UNKNOWN_LIMIT = 1000
 NAME_WIDTH = 24
 ERROR_WIDTH = 300
+INSTALLED = (sysconfig.get_path("stdlib") + "/", "<")
 
 
 class Kind(NamedTuple):
@@ -82,7 +85,7 @@ class Report:
         """The worker is gone."""
         self._sum_up()
         fields = {"event": "worker stopped", "worker_id": str(worker.worker_id), "finished": self.finished}
-        log.info("→ worker %d stopped, %s runs ended here", worker.worker_id, f"{self.finished:,}", extra=fields)
+        log.info("→ worker %d stopped, %s ended here", worker.worker_id, _runs(self.finished), extra=fields)
 
     def ended(self, run: Run, outcome: Outcome, ran: float) -> None:
         """A run is over and that is recorded."""
@@ -95,7 +98,11 @@ class Report:
         if error_type:
             fields |= {"error_type": error_type, "error": error}
         text = f"{error_type}: {error}" if error_type and error else error_type or error
-        _say(kind, Line(kind, run, f"ran {span(ran):>8}", text), fields)
+        where = ""
+        if isinstance(outcome, Failed) and outcome.error.traceback:
+            fields["traceback"] = outcome.error.traceback
+            where = _where(outcome.error.traceback)
+        _say(kind, Line(kind, run, f"ran {span(ran):>8}", text, where), fields)
 
     def gone(self, run: Run) -> None:
         """The run is not ours any more."""
@@ -204,6 +211,7 @@ class Line(NamedTuple):
     run: Run
     what: str
     error: str = ""
+    where: str = ""
 
     def __str__(self) -> str:
         claimed = self.run.claimed
@@ -211,8 +219,21 @@ class Line(NamedTuple):
         attempt = f"attempt {claimed.attempt}/{self.run.max_attempts}"
         return (
             f"{self.kind.mark} {name} {short(claimed.task_id)}  {fitted(claimed.queue, 8)}  {attempt:<11}  "
-            f"waited {span(claimed.waited):>8}  {self.what}  {one_line(self.error)}"
+            f"waited {span(claimed.waited):>8}  {self.what}  {one_line(self.error)}  {one_line(self.where)}"
         ).rstrip()
+
+
+def _where(trace: str) -> str:
+    """The last frame of a traceback that is neither Python's nor of something installed: `tasks.py:9 in send`."""
+    frames = re.findall(r'^[ |]*File "([^"\n]+)", line (\d+), in (\S+)$', trace, re.MULTILINE)
+    theirs = [frame for frame in frames if not frame[0].startswith(INSTALLED) and "-packages/" not in frame[0]]
+    for file, line, name in reversed(theirs or frames):
+        return f"{file.rsplit('/', 1)[-1]}:{line} in {name}"
+    return ""
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count:,} runs"
 
 
 def _say(kind: Kind, line: Line, fields: dict[str, object]) -> None:

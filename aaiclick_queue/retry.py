@@ -35,7 +35,8 @@ def seconds(name: str, value: Duration, *, least: float = 0.0, most: float = 366
     """A duration in seconds, refused with its name when it is out of bounds."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float) or not least <= number <= most:
-        raise BadTask(f"{name}={value!r}: give seconds or a timedelta from {least:g} to {most:g} seconds")
+        bound = f"{most / 86400:g} days" if most >= 86400 else f"{most:g} seconds"
+        raise BadTask(f"{name}={value!r}: give seconds or a timedelta from {least:g} to {bound}")
     return float(number)
 
 

@@ -9,7 +9,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,6 +22,13 @@ from .errors import SettingsError
 
 PREFIX = "AAICLICK_QUEUE_"
 POSTGRES_SCHEMES = ("postgres", "postgresql", "postgresql+asyncpg", "postgresql+psycopg")
+REDIS_SCHEMES = (
+    "redis",
+    "rediss",
+    "unix",
+    *(f"redis{s}+{kind}" for kind in ("sentinel", "cluster") for s in ("", "s")),
+)
+LIKENESS = 0.8  # of a mistyped name to the one that was meant
 
 Seconds = Annotated[float, Field(gt=0, le=366 * 86400)]
 
@@ -95,20 +102,30 @@ class Settings(BaseSettings):
     @field_validator("postgres_url")
     @classmethod
     def _known_postgres_scheme(cls, url: str | None) -> str | None:
-        if url is not None and urlsplit(url).scheme not in POSTGRES_SCHEMES:
-            raise ValueError(f"give a URL that starts with one of {', '.join(s + '://' for s in POSTGRES_SCHEMES)}")
+        if url is not None:
+            hosts = _netloc(url, POSTGRES_SCHEMES).rpartition("@")[2]
+            if not all(re.fullmatch(r"(\[[^]]*\]|[^:]*)(:[0-9]*)?", host) for host in hosts.split(",")):
+                raise ValueError("its port is no number; special characters in user and password are percent-encoded")
+        return url
+
+    @field_validator("redis_url")
+    @classmethod
+    def _known_redis_scheme(cls, url: str | None) -> str | None:
+        if url is not None:
+            _netloc(url, REDIS_SCHEMES)
         return url
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 2:
             raise ValueError(
-                f"HEARTBEAT_SECONDS {self.heartbeat_seconds:g} is more than half of LEASE_SECONDS "
+                f"{PREFIX}HEARTBEAT_SECONDS {self.heartbeat_seconds:g} is more than half of {PREFIX}LEASE_SECONDS "
                 f"{self.lease_seconds:g}: one late beat would cost the lease; give at most {self.lease_seconds / 2:g}"
             )
         if self.poll_min_seconds > self.poll_max_seconds:
             raise ValueError(
-                f"POLL_MIN_SECONDS {self.poll_min_seconds:g} is above POLL_MAX_SECONDS {self.poll_max_seconds:g}"
+                f"{PREFIX}POLL_MIN_SECONDS {self.poll_min_seconds:g} is above {PREFIX}POLL_MAX_SECONDS "
+                f"{self.poll_max_seconds:g}: lower the first or raise the second"
             )
         return self
 
@@ -123,20 +140,24 @@ class Settings(BaseSettings):
         environ = os.environ if environ is None else environ
         known = {PREFIX + name.upper(): name for name in cls.model_fields}
         values: dict[str, Any] = {}
+        unknown: list[str] = []
         for variable, text in environ.items():
             if not variable.startswith(PREFIX):
                 continue
             if variable not in known:
-                near = difflib.get_close_matches(variable, known, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise SettingsError(f"{variable} is no setting of aaiclick-queue{hint}")
-            if text != "":
+                unknown.append(variable)
+            elif text != "":
                 values[known[variable]] = text
         values |= {name: value for name, value in given.items() if value is not None}
+        wrong = [f"{variable} is no setting of aaiclick-queue{_hint(variable, known)}" for variable in unknown]
         try:
-            return cls.model_validate(values)
+            settings = cls.model_validate(values)
         except ValidationError as error:
-            raise SettingsError("; ".join(_sentence(detail) for detail in error.errors())) from None
+            allowed = cls.model_json_schema()["properties"]
+            wrong += [_sentence(detail, allowed) for detail in error.errors()]
+        if wrong:
+            raise SettingsError("; ".join(wrong)) from None
+        return settings
 
     @cached_property
     def heartbeat(self) -> float:
@@ -160,10 +181,52 @@ def masked(url: str) -> str:
     return re.sub(r"(?i)([?&][^=&#]*password)=[^&#]*", r"\1=***", url)  # libpq takes one there too
 
 
-def _sentence(detail: Mapping[str, Any]) -> str:
+def _netloc(url: str, schemes: Sequence[str]) -> str:
+    """The part of a URL with login and hosts; a ValueError that repeats nothing of it, as any part may be secret."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise ValueError("this is no URL: special characters in user and password are percent-encoded") from None
+    if parts.scheme not in schemes:
+        raise ValueError(f"give a URL that starts with one of {', '.join(scheme + '://' for scheme in schemes)}")
+    return parts.netloc
+
+
+def _hint(variable: str, known: Iterable[str]) -> str:
+    """What was meant, compared with whole names and with their first words."""
+    given, best, hint = variable.removeprefix(PREFIX), LIKENESS, ""
+    for name in known:
+        words = name.removeprefix(PREFIX).split("_")
+        for count in range(1, len(words) + 1):
+            likeness = difflib.SequenceMatcher(None, given, "_".join(words[:count])).ratio()
+            if likeness > best:
+                best, hint = likeness, f" (did you mean {name}?)"
+    return hint
+
+
+def _sentence(detail: Mapping[str, Any], allowed: Mapping[str, Any]) -> str:
     where = ".".join(str(part) for part in detail["loc"])
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not where:
         return message
+    if where not in allowed:
+        return f"{PREFIX}{where.upper()} is no setting of aaiclick-queue"
+    if detail["type"] != "value_error":
+        message = f"give {_range(allowed[where])} ({allowed[where]['description'].rstrip('.')})"
     shown = "" if where.endswith("_url") else f" = {detail['input']!r}"
     return f"{PREFIX}{where.upper()}{shown}: {message}"
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    """What a setting takes, in words."""
+    facts = {**schema, **next((kind for kind in schema.get("anyOf", ()) if kind.get("type") != "null"), {})}
+    if "enum" in facts:
+        return " or ".join(map(repr, facts["enum"]))
+    if "pattern" in facts:
+        return f"a text of the form {facts['pattern']}"
+    kinds = {"integer": "a whole number", "number": "a number", "boolean": "true or false"}
+    kind = kinds.get(facts.get("type", ""), "a text")
+    if "maximum" not in facts:
+        return kind
+    least = f"from {facts['minimum']:,g}" if "minimum" in facts else f"above {facts.get('exclusiveMinimum', 0):,g}"
+    return f"{kind} {least} to {facts['maximum']:,.0f}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -49,6 +50,7 @@ class Slots:
         self._prefetch = prefetch
         self._recent: deque[tuple[float, int]] = deque()
         self._recently = 0
+        self._alone = asyncio.Semaphore(os.cpu_count() or 2)  # each is an interpreter of its own
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
@@ -212,7 +214,8 @@ class Slots:
         if run.stop is not None:
             return run.stop.outcome
         if run.claimed.lost_count >= ALONE_FROM:
-            return await run_alone(run, services)  # its process keeps the time
+            async with self._alone:
+                return await run_alone(run, services)  # its process keeps the time
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
         return await execute(run, _call if run.definition.is_async else self._call_in_thread)

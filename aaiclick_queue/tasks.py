@@ -15,7 +15,7 @@ import msgspec
 from .callers import is_sync
 from .client import Client, default_client
 from .codec import Signature, encode_json
-from .errors import BadTask, PayloadTooLarge, WrongContext
+from .errors import ArgumentsDoNotFit, BadTask, PayloadTooLarge, WrongContext
 from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
 from .handles import Handle, blocking_client
@@ -96,6 +96,8 @@ class Task(Generic[P, R]):
         """Enqueue from synchronous code with options, by Celery's name and in Celery's shape."""
         if options:
             return self.options(**options).apply_async(args, kwargs)
+        if not isinstance(args, list | tuple):
+            raise ArgumentsDoNotFit(f"apply_async({args!r}): give the arguments as a tuple, ({args!r},), or use delay")
         client = blocking_client(self._client)
         task, key = self._new_task(self.signature.encode(tuple(args), kwargs or {}), client.settings)
         connection = self._connection

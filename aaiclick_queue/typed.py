@@ -203,6 +203,11 @@ def _leaf(annotation: Any) -> Any:
     return annotation
 
 
+def a_or_an(name: str) -> str:
+    """The name with its article."""
+    return f"{'an' if name[:1].lower() in tuple('aeiou') else 'a'} {name}"
+
+
 def _members(annotation: Any, members: Collection[Any]) -> StandIn:
     """One of some enum members or constants; a member is written by its name, as JSON may not carry its value."""
     named = {member.name if isinstance(member, enum.Enum) else member: member for member in members}
@@ -211,7 +216,7 @@ def _members(annotation: Any, members: Collection[Any]) -> StandIn:
         for name, member in named.items():
             if type(value) is type(member) and value == member:
                 return Written(value, name)
-        raise ArgumentsDoNotFit(f"a {class_name(value)} that is none of {annotation}")
+        raise ArgumentsDoNotFit(f"{a_or_an(class_name(value))} that is none of {annotation}")
 
     def read(plain: Any) -> Any:
         try:
@@ -227,7 +232,7 @@ def _flag(cls: type[enum.Flag]) -> StandIn:
 
     def take(value: Any) -> Written:
         if not isinstance(value, cls):
-            raise ArgumentsDoNotFit(f"a {class_name(value)} is no {cls.__qualname__}")
+            raise ArgumentsDoNotFit(f"{a_or_an(class_name(value))} is no {cls.__qualname__}")
         return Written(value, value.value)
 
     return _stand_in(cls.__qualname__, take, cls)

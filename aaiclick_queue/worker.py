@@ -18,6 +18,7 @@ import msgspec
 
 from . import __version__
 from .claimer import Claimer
+from .client import settings_here
 from .context import Services
 from .errors import PostgresUnavailable
 from .flow.background import Background
@@ -93,6 +94,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped."""
+        settings_here.set(self.settings)
         dsn = await database_url(self.settings)
         async with Database(self.settings, size=3, flow=True, dsn=dsn) as db:
             await require_head(db)

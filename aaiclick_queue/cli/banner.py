@@ -48,7 +48,28 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
             if plan.background
             else "none: start `aaiclick-queue background` as well",
         },
+        note=_not_served(plan),
     )
+
+
+def _not_served(plan: Plan) -> str:
+    """A line on tasks that are registered here and go to queues which only others serve."""
+    from ..tasks import DEFAULT_QUEUE, registry
+
+    if "*" in plan.queues:
+        return ""
+    queues = {name: task.defaults.queue or DEFAULT_QUEUE for name, task in sorted(registry.items())}
+    elsewhere = {name: queue for name, queue in queues.items() if queue not in plan.queues}
+    if not elsewhere:
+        return ""
+    missing = sorted(set(elsewhere.values()))
+    names = list(elsewhere)[:TASKS_SHOWN]
+    more = f" … and {len(elsewhere) - TASKS_SHOWN} more" if len(elsewhere) > TASKS_SHOWN else ""
+    go = "goes" if len(elsewhere) == 1 else "go"
+    to = f"queue {missing[0]}" if len(missing) == 1 else f"queues {', '.join(missing)}"
+    weights = {**dict.fromkeys(missing, 1), **plan.queues}
+    wanted = ",".join(f"{name}:{weight}" if weight > 1 or ":" in name else name for name, weight in weights.items())
+    return f"note: {', '.join(names)}{more} {go} to {to}, not served here: add -Q {wanted}"
 
 
 def background_banner(settings: Settings, facts: tuple[str, str]) -> str:
@@ -56,7 +77,7 @@ def background_banner(settings: Settings, facts: tuple[str, str]) -> str:
     return _banner(settings, facts, {"background": "relay, reaper, due; no tasks run here"})
 
 
-def _banner(settings: Settings, facts: tuple[str, str], own: dict[str, str]) -> str:
+def _banner(settings: Settings, facts: tuple[str, str], own: dict[str, str], *, note: str = "") -> str:
     version, revision = facts
     lines = {
         **own,
@@ -66,7 +87,8 @@ def _banner(settings: Settings, facts: tuple[str, str], own: dict[str, str]) -> 
     }
     head = f"aaiclick-queue {__version__} · Python {platform.python_version()}{_loop()}"
     end = "Ctrl-C: finish what runs, then stop; again: hand it back and stop now"
-    return "\n".join(["", f" {head}", *(f"   {name:<11} {value}" for name, value in lines.items()), f" {end}", ""])
+    facts_shown = (f"   {name:<11} {value}" for name, value in lines.items())
+    return "\n".join(["", f" {head}", *facts_shown, *([f" {note}"] if note else []), f" {end}", ""])
 
 
 def _loop() -> str:

@@ -40,7 +40,8 @@ async def _await(client: Client, handle: Handle[Any], *, as_json: bool) -> int:
         code = FAILED
         end |= {"status": "FAILED", "error": {"type": error.error_type, "message": error.error_message}}
         if not as_json:
-            echo(error.traceback.rstrip(), err=True)
+            if error.traceback:
+                echo(error.traceback.rstrip(), err=True)
             fail(str(error), f"aaiclick-queue task get {handle.id}", code=FAILED)
     except TaskCancelled as error:
         code = FAILED

@@ -171,7 +171,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     cells = [[one_line(str(cell)) for cell in row] for row in rows]
     right = [all(isinstance(row[i], int | float | Right) for row in rows) for i in range(len(headers))]
     widths = [max(len(header), *(len(row[i]) for row in cells)) for i, header in enumerate(headers)]
-    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    room = terminal_width()
     lines = []
     for number, row in enumerate([headers, *cells]):
         padded = [
@@ -183,6 +183,11 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
             line = line[: room - 1] + "…"
         lines.append(_styled(line, row, header=number == 0))
     return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal; 0 where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
 
 
 class Right(str):

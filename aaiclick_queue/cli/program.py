@@ -144,9 +144,11 @@ def _named(error: Exception) -> tuple[int | None, str]:
 def _what_and_fix(message: str) -> tuple[str, str]:
     """Our messages read "what (why): how to fix"; the colon that parts them is the last one outside of quotes."""
     first, *rest = message.split("\n", 1)
-    if found := re.fullmatch(r"(.*?)[;:] (did you mean .*)", first):
+    if found := re.fullmatch(r"(.*?)[;:] (did you mean .*)", first) or re.fullmatch(
+        r"(AAICLICK_QUEUE_\w+ is no setting[^;:]*?) \((did you mean [^;:()]*)\)", first
+    ):
         return found[1], found[2]
-    if re.match(r"AAICLICK_QUEUE_\w+( = [^:]*)?: ", first):
+    if re.match(r"AAICLICK_QUEUE_\w+(( = ('[^']*'|[^:]*))?: | is no setting)", first):
         return message, "correct the variable or unset it; `aaiclick-queue config` says what each is for"
     bare = re.sub(r"\([^()]*\)|'[^']*'|\"[^\"]*\"", lambda found: "_" * len(found[0]), first)
     at = bare.rfind(": ")

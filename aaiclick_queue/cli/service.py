@@ -119,13 +119,11 @@ def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
     """Names and weights of `-Q`; `default` for nothing."""
     weights: dict[str, int] = {}
     for part in (part.strip() for text in given for part in text.split(",")):
-        name, colon, weight = part.rpartition(":")
-        if not colon or not weight.isdecimal():
-            name, weight = part, "1"
-        if not 1 <= len(name) <= 200 or not 1 <= int(weight) <= WEIGHT_LIMIT:
+        name, weight = part.rsplit(":", 1) if ":" in part else (part, "1")
+        if not 1 <= len(name) <= 200 or not weight.isdecimal() or not 1 <= int(weight) <= WEIGHT_LIMIT:
             fail(
                 f"-Q {','.join(given)}: {part!r} is no queue",
-                f"NAME or NAME:WEIGHT, weight 1 to {WEIGHT_LIMIT}",
+                f"NAME or NAME:WEIGHT, weight 1 to {WEIGHT_LIMIT}; a name with a colon needs one, as tenant:acme:1",
                 code=USAGE,
             )
         weights[name] = int(weight)
@@ -143,7 +141,7 @@ def _settings(log_level: str | None) -> Settings:
 def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
     from ..logs import set_up
 
-    set_up(log_format, settings.log_level, colour=colour(sys.stdout))
+    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=_verbose())
 
 
 def _verbose() -> bool:

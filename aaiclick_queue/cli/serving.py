@@ -50,6 +50,10 @@ async def loops(settings: Settings, *, banner: bool) -> int:
     facts = await postgres_facts(settings)
     if banner:
         echo(background_banner(settings, facts), err=True)
+    if log.isEnabledFor(logging.WARNING):
+        logging.getLogger("aaiclick_queue.flow.loop").setLevel(
+            logging.DEBUG
+        )  # no listener here says that Redis is away
     stop = asyncio.Event()
     streams = Streams(settings.redis_url, prefix=settings.redis_prefix) if settings.redis_url else None
     async with Database(settings, size=3, flow=True, dsn=await database_url(settings)) as db:

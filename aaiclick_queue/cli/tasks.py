@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .details import draw_task
-from .output import Right, changer, json_option, reader, run, show, sure, table, when, with_database
+from .output import Right, changer, json_option, reader, run, show, sure, table, terminal_width, when, with_database
 from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, Nouns, echo, fail
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ..views import TaskPage, TaskRow
 
 STATUSES = ["SCHEDULED", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
+WIDE = 110  # a terminal with fewer columns shows fewer of ours
 
 
 @click.group(cls=Nouns)
@@ -60,7 +61,10 @@ def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
             echo(f"{looked}older ones: add --before {page.before}", err=True)
         return page
 
-    show(read, _table, as_json=as_json, watch=watch, data=lambda page: page.tasks)
+    none = f"no task is {wanted.status}" if wanted.status else "no task"
+    if queue or entrypoint:
+        none += " that matches" if not status else ", of those that match"
+    show(read, lambda page: _table(page, none), as_json=as_json, watch=watch, data=lambda page: page.tasks)
 
 
 @task.command(
@@ -182,7 +186,11 @@ async def _find(db: Database, texts: Sequence[str]) -> list[int]:
     for text in texts:
         digits = text.removeprefix("…")
         if not (digits.isascii() and digits.isdigit()):
-            fail(f"{text!r} is no task id: give its digits, or the last six or more of them", code=USAGE)
+            fail(
+                f"{text!r} is no task id",
+                "give its digits, or the last six or more; `task list` shows them",
+                code=USAGE,
+            )
         found = await find_task_ids(db, digits)
         if not found:
             hint = "" if len(digits) > 18 else ", and among the newest 100,000 none ends so (six digits at least)"
@@ -205,11 +213,17 @@ def _arguments(text: str) -> dict[str, Any]:
     return value
 
 
-def _table(page: TaskPage) -> str:
+def _table(page: TaskPage, none: str) -> str:
     if not page.tasks:
-        return "no task"
+        return none
     headers = ["ID", "STATUS", "TASK", "QUEUE", "ATTEMPT", "CREATED", "TOOK", "WHAT"]
-    return table(headers, [_row(one) for one in page.tasks])
+    rows = [_row(one) for one in page.tasks]
+    if 0 < terminal_width() < WIDE:
+        from ..report import short
+
+        rows = [[short(int(one.id)), *row[1:5], row[7]] for one, row in zip(page.tasks, rows, strict=True)]
+        headers = [*headers[:5], headers[7]]
+    return table(headers, rows)
 
 
 def _row(one: TaskRow) -> list[object]:

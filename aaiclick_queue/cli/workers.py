@@ -67,7 +67,7 @@ async def _find(db: Database, text: str) -> WorkerView:
     from ..views import list_workers
 
     if not text.isdigit():
-        fail(f"{text!r} is no id: give the digits that `workers list` shows", code=USAGE)
+        fail(f"{text!r} is no id", "give the digits that `aaiclick-queue workers list` shows", code=USAGE)
     known = await list_workers(db, limit=ALL)
     found = [one for one in known if one.id == text] or [
         one for one in known if len(text) >= 6 and one.id.endswith(text)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -99,10 +102,23 @@ def run_demo(*, live: bool) -> int:
     print("aaiclick-queue demo: everything happens in a throw-away folder, about 10 seconds\n", flush=True)  # noqa: T201
     with Moving() if live else Lines() as picture:
         told = Storyteller(picture)
-        with crew(told.hear) as workers:
-            summary, checks = asyncio.run(_story(workers, picture))
-    print(f"\n{summary.text(checks=checks, seconds=time.monotonic() - began)}\n{NEXT}", flush=True)  # noqa: T201
+        try:
+            with crew(told.hear) as workers:
+                summary, checks = asyncio.run(_story(workers, picture))
+        except KeyboardInterrupt:
+            print("stopped; the throw-away folder is removed", file=sys.stderr, flush=True)  # noqa: T201
+            raise
+    print(f"\n{summary.text(checks=checks, seconds=time.monotonic() - began)}\n{_next()}", flush=True)  # noqa: T201
     return 0
+
+
+def _next() -> str:
+    """What to try next; a program that the shell would not find is made findable first."""
+    activate = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("aaiclick-queue") or not activate.is_file():
+        return NEXT
+    shown = activate.relative_to(Path.cwd()) if activate.is_relative_to(Path.cwd()) else activate
+    return NEXT.replace("    aaiclick-queue worker", f"    . {shown}\n    aaiclick-queue worker", 1)
 
 
 async def _story(workers: Crew, picture: Picture) -> tuple[Summary, int]:

@@ -16,6 +16,7 @@ from .relay import BATCH, Relay
 
 RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
+DROP_SECONDS = 1.0
 DUE_SECONDS = 0.5
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
@@ -29,6 +30,7 @@ class Background:
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
         self._holder = Holder(holder)
+        self._publishes = streams is not None
         self._own_rows = False
         self._alert_until = 0.0
         fast = self._reaper.looks_at_all = self._is_fast
@@ -59,14 +61,17 @@ class Background:
     def made_ready(self) -> None:
         """This process has put work in line: tell its own claimers, and relay the rows without their usual wait."""
         kick_claimers()
-        self._own_rows = True
-        self.relay.kick()
+        if self._publishes:
+            self._own_rows = True
+            self.relay.kick()
 
     async def _relay_pass(self) -> float:
         own, self._own_rows = self._own_rows, False
         relayed = await (self._relay.relay_once(older=0.0) if own else self._relay.relay_once())
         if relayed >= BATCH:
             return 0.0
+        if not self._publishes:
+            return DROP_SECONDS  # each pass reads over all rows that are not stale yet
         return RELAY_BUSY if relayed else RELAY_IDLE
 
     async def _due_pass(self) -> float:

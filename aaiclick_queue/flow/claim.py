@@ -110,6 +110,7 @@ class Line:
     def __init__(self, queues: Mapping[str, int]) -> None:
         """`queues` are names and weights: one of weight 3 is first in three turns of four beside one of weight 1."""
         self._marks: dict[str, Key] = dict.fromkeys(queues, HEAD)
+        self._lowest: dict[str, Key] = {}
         self._turns = itertools.cycle([name for name, weight in queues.items() for _ in range(weight)] or [""])
         self._claims = 0
         self._full = False
@@ -168,8 +169,7 @@ class Line:
             self.head.done(time.monotonic() - began, rows=len(rows), short=not self._full)
         elif not self._full:
             self.head.want()
-        if scan != "lowest":
-            self._advance(rows)
+        _advance(self._lowest if scan == "lowest" else self._marks, rows, full=self._full)
         return rows
 
     async def _start(self, tx: Transaction, resting: AbstractSet[str]) -> tuple[Scan, list[tuple[str, Key]]]:
@@ -177,20 +177,29 @@ class Line:
         served = sorted((q for q in self._marks if q not in resting), key=lambda queue: queue != first)
         if self._full and self._claims % LOWEST_EVERY == LOWEST_EVERY - 1:
             # Strict order would let priority 0 wait for ever while priority 9 keeps coming.
-            rows = await tx.fetch(LOWEST_RANKS, served)
-            return "lowest", [(row["queue"], (row["rank"], *HEAD[1:])) for row in rows if row["rank"] is not None]
+            ranks = {row["queue"]: row["rank"] for row in await tx.fetch(LOWEST_RANKS, served)}
+            if any(rank is not None and rank > self._marks[queue][0] for queue, rank in ranks.items()):
+                return "lowest", [(queue, self._lowest_mark(queue, ranks[queue])) for queue in served]
         if self.head.due():
             return "head", [(queue, HEAD) for queue in served]
         return "mark", [(queue, self._marks[queue]) for queue in served]
 
-    def _advance(self, rows: Sequence[Record]) -> None:
-        # After a full claim from its lowest key: what lay before it was dead or somebody else's.
-        choose = min if self._full else max
-        keys: dict[str, Key] = {}
-        for row in rows:
-            queue, key = row["queue"], (row["rank"], row["order_key"], row["task_id"])
-            keys[queue] = choose(keys.get(queue, key), key)
-        self._marks.update((queue, key) for queue, key in keys.items() if queue in self._marks)
+    def _lowest_mark(self, queue: str, rank: int | None) -> Key:
+        """Where the lowest rank was left: the head of a rank is as full of dead rows as the head of the line."""
+        if rank is None or rank <= self._marks[queue][0]:
+            return self._marks[queue]
+        mark = self._lowest.get(queue, HEAD)
+        return mark if mark[0] == rank else (rank, *HEAD[1:])
+
+
+def _advance(marks: dict[str, Key], rows: Sequence[Record], *, full: bool) -> None:
+    # After a full claim from its lowest key: what lay before it was dead or somebody else's.
+    choose = min if full else max
+    keys: dict[str, Key] = {}
+    for row in rows:
+        queue, key = row["queue"], (row["rank"], row["order_key"], row["task_id"])
+        keys[queue] = choose(keys.get(queue, key), key)
+    marks.update(keys)
 
 
 async def queues_in_line(tx: Transaction) -> list[str]:

@@ -77,7 +77,7 @@ class Loop:
                 pause = self._failed(error)
             else:
                 if self._told:
-                    log.info("%s works again", self.name)
+                    log.log(_level(self._told, logging.INFO), "%s works again", self.name)
                 self._failures, self._told = 0, None
                 pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
             pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
@@ -90,5 +90,11 @@ class Loop:
         if self._told is not type(error):
             self._told = type(error)
             expected = isinstance(error, PostgresUnavailable | StreamsDown)
-            log.warning("%s: %s", self.name, error, exc_info=None if expected else error)
+            level = _level(type(error), logging.WARNING)
+            log.log(level, "%s: %s", self.name, error, exc_info=None if expected else error)
         return min(LONGEST_PAUSE, 0.1 * float(2 ** min(self._failures, 10)))
+
+
+def _level(kind: type[BaseException], level: int) -> int:
+    """The listener says that Redis is away: twice would look like two troubles."""
+    return logging.DEBUG if issubclass(kind, StreamsDown) else level

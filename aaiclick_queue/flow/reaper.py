@@ -51,19 +51,23 @@ WITH candidates AS MATERIALIZED (
 ), {SETTLE}
 SELECT task_id, kind FROM taken
 """
+# A run alone in its process (from the second loss on) is convicted by its own death, which its worker reports. Lost
+# together with its worker it may be innocent, so it gets the budget twice; without end it must not go on either.
+_LOST_KIND = """CASE WHEN l.lost_count + 1 >= $2::int * CASE WHEN l.lost_count >= 2 THEN 2 ELSE 1 END
+        THEN 'FAILED' ELSE 'LOST' END"""
 TAKE_LOST_RUNS = _TAKE_LEASES.format(
     candidates="""SELECT l.ctid FROM aaiclick_queue.leases l WHERE l.worker_id = ANY(ARRAY(
         SELECT id FROM aaiclick_queue.workers WHERE status IN ('LOST', 'STOPPED')))
     LIMIT $1 FOR UPDATE SKIP LOCKED""",
-    kind="CASE WHEN l.lost_count + 1 >= $2::int THEN 'FAILED' ELSE 'LOST' END",
+    kind=_LOST_KIND,
     error="""jsonb_build_object('type', 'WorkerLost', 'message', format(
-        'worker %s did not renew its lease; lost run %s of %s', l.worker_id, l.lost_count + 1, $2::int))::text""",
+        'worker %s did not renew its lease; lost run %s', l.worker_id, l.lost_count + 1))::text""",
 )
 TAKE_ORPHANED_RUNS = _TAKE_LEASES.format(
     candidates="""SELECT l.ctid FROM aaiclick_queue.leases l
     WHERE NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.id = l.worker_id)
     LIMIT $1 FOR UPDATE SKIP LOCKED""",
-    kind="CASE WHEN l.lost_count + 1 >= $2::int THEN 'FAILED' ELSE 'LOST' END",
+    kind=_LOST_KIND,
     error="""jsonb_build_object('type', 'WorkerLost', 'message',
         format('worker %s is not registered', l.worker_id))::text""",
 )

@@ -53,7 +53,7 @@ def test_the_demo_cleans_up_when_it_is_interrupted() -> None:
         assert left_by(demo) != []
         demo.press_ctrl_c()
         assert demo.ends() == 130
-        assert demo.stderr.strip() == ""
+        assert demo.stderr.strip() == "stopped; the throw-away folder is removed"
         assert left_by(demo) == []
         assert processes_of(demo) == []
         assert not any(psutil.pid_exists(pid) for pid in workers)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -86,6 +87,8 @@ def test_a_wrong_option_points_to_the_help() -> None:
     [
         ("LEASE_SECOND", "3", "did you mean AAICLICK_QUEUE_LEASE_SECONDS?"),
         ("LEASE_SECONDS", "soon", "AAICLICK_QUEUE_LEASE_SECONDS = 'soon'"),
+        ("POSTGRES_URL", "postgresql://user:secret@host:port/db", "its port is no number"),
+        ("REDIS_URL", "http://:secret@host", "redis://"),
         ("POSTGRES_URL", "mysql://user:secret@host/db", "postgresql://"),
     ],
 )
@@ -105,6 +108,30 @@ def test_an_unreachable_postgres_ends_with_69_and_keeps_the_password_secret() ->
     assert "\nfix: start it" in ran.stderr
     assert "secret" not in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("part", "other", "what", "fix"),
+    [
+        ("login", "walker:secret", "refused the login (", "correct user and password in AAICLICK_QUEUE_POSTGRES_URL"),
+        ("database", "/no_such_database", "has no such database (", "create it with createdb"),
+    ],
+)
+def test_what_postgres_refuses_is_told_in_two_lines(
+    empty_postgres_url: str, part: str, other: str, what: str, fix: str
+) -> None:
+    parts = urlsplit(empty_postgres_url)
+    if part == "login":
+        parts = parts._replace(netloc=f"{other}@{parts.netloc.rpartition('@')[2]}")
+    else:
+        parts = parts._replace(path=other)
+    ran = run("queue", "list", env=environment(POSTGRES_URL=parts.geturl()))
+    assert ran.returncode == 69
+    error, mend = ran.stderr.splitlines()
+    assert error.startswith("error: Postgres at postgresql://")
+    assert what in error
+    assert mend.startswith(f"fix: {fix}")
+    assert "secret" not in ran.stderr
 
 
 def test_verbose_shows_the_traceback_of_an_error() -> None:
@@ -176,6 +203,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
         ("cannot reach X (why: because): start it", "cannot reach X (why: because)", "start it"),
         ("task 'a: b' is odd", "task 'a: b' is odd", ""),
         ("X is no setting; did you mean Y?", "X is no setting", "did you mean Y?"),
+        ("AAICLICK_QUEUE_X is no setting (did you mean Y?)", "AAICLICK_QUEUE_X is no setting", "did you mean Y?"),
         ("it did not start: mend it\nit said: no\n", "it did not start\nit said: no\n", "mend it"),
     ],
 )

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import re
+import sysconfig
 from collections.abc import Iterator
 from typing import Any
 
@@ -93,6 +94,31 @@ def test_what_went_wrong_is_on_the_line_without_breaking_it(lines: io.StringIO) 
     assert retried.endswith("ValueError: first second [31m")
     assert " ! send " in failed
     assert failed.endswith("attempt 3/3  waited   2.0 ms  ran   5.0 ms  shop.Broken: gone")
+
+
+TRACE = f"""Traceback (most recent call last):
+  File "/shop/tasks.py", line 9, in raises
+    json.loads(text)
+  File "{sysconfig.get_path("stdlib")}/json/decoder.py", line 355, in raw_decode
+ValueError: no \x1b[31m
+"""
+
+
+@pytest.mark.parametrize("tracebacks", [False, True])
+def test_a_failure_names_the_user_s_line_and_on_demand_all_of_them(root: None, tracebacks: bool) -> None:
+    stream = io.StringIO()
+    set_up("pretty", "INFO", stream=stream, tracebacks=tracebacks)
+    Report().ended(run_of(), Failed(Error("ValueError", "no", TRACE)), 0.005)
+    first, *rest = stream.getvalue().splitlines()
+    assert first.endswith("ValueError: no  tasks.py:9 in raises")
+    assert len(rest) == (5 if tracebacks else 0)
+    assert "\x1b" not in stream.getvalue()
+
+
+@lines_as("json")
+def test_the_json_line_of_a_failure_has_its_traceback(lines: io.StringIO) -> None:
+    Report(lines_a_second=None).ended(run_of(), Failed(Error("ValueError", "no", TRACE)), 0.005)
+    assert json.loads(lines.getvalue())["traceback"] == TRACE
 
 
 @lines_as("json")

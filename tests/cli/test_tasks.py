@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from aaiclick_queue import Settings, connect
-from aaiclick_queue.cli import enqueueing
+from aaiclick_queue.cli import enqueueing, tasks
 from aaiclick_queue.tasks import enqueue
+from aaiclick_queue.views import TaskPage, TaskRow
 from tests.cli.conftest import Invoke
 
 
@@ -81,7 +83,27 @@ def test_a_task_that_is_not_there_ends_with_4(invoke: Invoke) -> None:
 
 
 def test_an_id_that_is_none_is_a_mistake_of_usage(invoke: Invoke) -> None:
-    assert invoke("task", "get", "shop.send").exit_code == 2
+    ran = invoke("task", "get", "shop.send")
+    assert ran.exit_code == 2
+    assert "\nfix: give its digits" in ran.stderr
+
+
+def test_an_empty_list_says_of_what_there_is_none(invoke: Invoke) -> None:
+    assert invoke("task", "list", "--status", "failed").stdout == "no task is FAILED\n"
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(80, False), (200, True)])
+def test_a_narrow_terminal_keeps_what_went_wrong(monkeypatch: pytest.MonkeyPatch, columns: int, whole: bool) -> None:
+    moment = datetime.now(UTC)
+    row = TaskRow(
+        "7527949060557252234", "FAILED", None, "tasks.send", "mail", 0, 1, 1, moment, moment, moment, None, None, None,
+        "ValueError", "no such name",
+    )  # fmt: skip
+    monkeypatch.setattr(tasks, "terminal_width", lambda: columns)
+    headers, line = tasks._table(TaskPage([row], None), "no task").splitlines()
+    assert ("CREATED" in headers, row.id in line) == (whole, whole)
+    assert "…57252234" in line or whole
+    assert line.endswith("ValueError: no such name")
 
 
 def test_cancelling_asks_first_and_says_what_it_did(invoke: Invoke) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ def test_a_worker_runs_what_the_command_line_enqueues_and_ends_with_0_at_sigterm
         assert (ran.returncode, ran.stdout) == (0, "5\n")
         failed = run("task", "enqueue", f"{MODULE}.fail", "--wait", env=env)
         assert (failed.returncode, failed.stdout) == (1, "")
-        assert "failed after 2 attempts: ValueError: no luck" in failed.stderr
+        assert "failed in attempt 2: ValueError: no luck" in failed.stderr
         [alive] = json.loads(invoke("workers", "list", "--json").stdout)
         assert (alive["status"], alive["pid"], alive["queues"]) == ("ACTIVE", started.process.pid, ["default"])
         assert " ACTIVE " in invoke("workers", "list").stdout
@@ -244,6 +245,7 @@ def test_modules_that_cannot_be_found_are_refused_with_a_hint(tmp_path: Path, ar
     [
         ([], "no module is given"),
         (["-A", "shop", "-Q", "mail:0"], "'mail:0' is no queue"),
+        (["-A", "shop", "-Q", "a:x"], "'a:x' is no queue\nfix: NAME or NAME:WEIGHT"),
         (["-A", "shop", "-Q", "mail,,other"], "'' is no queue"),
         (["-A", "shop", "-Q", "*,mail"], "give '*' alone"),
         (["-A", "shop", "-c", "0"], "-c"),
@@ -258,8 +260,40 @@ def test_options_that_cannot_work_are_refused(invoke: Invoke, arguments: list[st
 
 def test_queues_are_names_with_weights() -> None:
     assert parse_queues(()) == {"default": 1}
-    assert parse_queues(("mail:3,default", "tenant:acme")) == {"mail": 3, "default": 1, "tenant:acme": 1}
+    assert parse_queues(("mail:3,default", "tenant:acme:1")) == {"mail": 3, "default": 1, "tenant:acme": 1}
     assert parse_queues(("*",)) == {"*": 1}
+
+
+def test_the_banner_notes_tasks_of_queues_that_are_not_served(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "from aaiclick_queue import task\n@task(queue='a')\ndef on_a(): ...\n@task\ndef usual(): ...\n"
+    )
+    with program("worker", "-A", str(tmp_path / "shop.py"), env=environment(settings)) as started:
+        started.wait_for(lambda: "takes tasks" in started.stdout)
+        assert "note: shop.on_a goes to queue a, not served here: add -Q a,default\n" in started.stderr
+    with program("worker", "-A", str(tmp_path / "shop.py"), "-Q", "*", env=environment(settings)) as started:
+        started.wait_for(lambda: "takes tasks" in started.stdout)
+        assert "note:" not in started.stderr
+
+
+def test_redis_that_is_away_is_one_warning(settings: Settings, invoke: Invoke) -> None:
+    url = "redis://127.0.0.1:1"
+    away = f"! Redis at {url} is away (connection refused): nothing is lost, Postgres is polled until it is back\n"
+    env = environment(settings, REDIS_URL=url, LOG_LEVEL="DEBUG")
+    with program("worker", "-A", MODULE, env=env) as started:
+        started.wait_for(lambda: away in started.stdout)
+        enqueue(invoke, "add", "--kwargs", '{"a": 1, "b": 2}')
+        started.wait_for(lambda: re.search(r"relay: Redis at .*\n", started.stdout))
+        assert len(re.findall(r" ! .*Redis", started.stdout)) == 1
+
+
+def test_a_failure_leaves_its_traceback_on_demand(settings: Settings, invoke: Invoke) -> None:
+    with worker(settings, "-v", "--log-format", "pretty") as started:
+        enqueue(invoke, "fail", "--max-attempts", "1")
+        started.wait_for(lambda: "Traceback" in started.stdout)
+        assert re.search(r"ValueError: no luck  cli_tasks.py:\d+ in fail\n    Traceback", started.stdout)
+        [frame] = re.findall(r"File .*", started.stdout)
+        assert "cli_tasks.py" in frame
 
 
 def test_a_file_stands_for_its_module(settings: Settings, tmp_path: Path, invoke: Invoke) -> None:

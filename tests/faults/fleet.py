@@ -98,7 +98,7 @@ class WorkerProcess:
 
     def errors(self) -> list[dict[str, Any]]:
         """Log lines that tell of something that nobody expected: those with a traceback."""
-        return [line for line in self.lines() if "Traceback" in json.dumps(line)]
+        return [line for line in self.lines() if "Traceback" in json.dumps(line) and line["event"] != "task failed"]
 
     def kill(self) -> None:
         """End it with SIGKILL."""

@@ -19,7 +19,7 @@ from tests.faults.fleet import Console, Fleet, check_fence, wait_for
 from tests.servers import OwnPostgres
 from tests.wires.redis_server import OwnRedis
 
-AWAY = "Redis is away"
+AWAY = "polled until it is back"
 BACK = "Redis is back"
 RENEWED = "SELECT last_heartbeat > pg_postmaster_start_time() FROM aaiclick_queue.workers WHERE pid = %s"
 

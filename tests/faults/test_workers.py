@@ -186,3 +186,19 @@ async def test_poison_is_convicted_with_its_cause_and_takes_nobody_along(
         assert cause in end["error"]["message"]
         assert sum(run.task_id == culprit.id for run in fleet.runs()) == 3
         check_fence(fleet, look)
+
+
+async def test_a_run_alone_is_not_convicted_by_the_death_of_the_worker_beside_it(
+    settings: Settings, look: Console
+) -> None:
+    """With two kinds of poison about, an innocent loses its worker twice, runs alone, and loses it a third time."""
+    [task_id] = await _enqueue(settings, 1, 2.0)
+    look.rows("UPDATE aaiclick_queue.ready SET lost_count = 2")
+    with Fleet(settings, lost_limit=3) as fleet:
+        victim = fleet.start()
+        wait_for(lambda: fleet.runs_started() == 1, victim.output)
+        assert fleet.runs()[0].pid != victim.pid, "it runs in a process of its own"
+        victim.kill()
+        fleet.start()
+        look.wait_for_all(fleet)
+        assert look.rows("SELECT status FROM aaiclick_queue.tasks WHERE id = %s", task_id) == [{"status": "COMPLETED"}]

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aaiclick_queue import Client, Settings, TaskFailed, current, task
+from aaiclick_queue import Client, Settings, TaskFailed, current, handle, task
 from aaiclick_queue.errors import PostgresUnavailable
 from aaiclick_queue.flow.mark import HeadScans
 from aaiclick_queue.outcome import Error
@@ -74,6 +74,16 @@ async def opens_twice() -> str:
         await connection.execute("SELECT 1")
         current().result("opened")
     return "dropped"
+
+
+@task(entrypoint="test_resilience.enqueues")
+async def enqueues(n: int) -> int:
+    return (await fine.enqueue(n)).id
+
+
+@task(entrypoint="test_resilience.delays")
+def delays(n: int) -> int:
+    return fine.delay(n).id
 
 
 @task(entrypoint="test_resilience.lingers")
@@ -166,6 +176,15 @@ def _alone() -> int | None:
 def _handles_sigterm(pid: int) -> bool:
     caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) & (1 << (signal.SIGTERM - 1)))
+
+
+@pytest.mark.parametrize("one", [enqueues, delays])
+async def test_a_task_that_enqueues_talks_to_the_queue_of_its_worker(
+    quick: Settings, client: Client, one: object
+) -> None:
+    async with running_worker(quick):
+        child = await (await one.enqueue(6, client=client)).result(30)  # type: ignore[attr-defined]
+        assert await handle(child, client=client).result(30) == 6
 
 
 async def test_a_process_of_its_own_that_cannot_import_says_so(

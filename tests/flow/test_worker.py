@@ -48,7 +48,6 @@ from tests.tools import (
     holder_of,
     make_due,
     place_of,
-    put,
     put_one,
     row,
     rows,
@@ -239,7 +238,7 @@ async def test_a_task_is_retried_until_it_succeeds(quick: Settings, client: Clie
 async def test_a_task_without_attempts_left_fails_with_what_it_raised_last(quick: Settings, client: Client) -> None:
     async with running_worker(quick):
         one = await fail.options(max_attempts=2).enqueue(times=9, client=client)
-        with pytest.raises(TaskFailed, match="failed after 2 attempts: RuntimeError: attempt 2") as failed:
+        with pytest.raises(TaskFailed, match="failed in attempt 2: RuntimeError: attempt 2") as failed:
             await one.result(30)
     assert (failed.value.error_type, failed.value.error_message, failed.value.attempts) == (
         "RuntimeError",
@@ -261,6 +260,24 @@ async def test_a_retry_waits_its_backoff(quick: Settings, client: Client, db: Da
         assert seconds == pytest.approx(50)
         await make_due(db)
         assert await one.result(30) == 2
+
+
+@task(entrypoint="tests.worker.patient", retry_delay=50, retry_jitter=False)
+async def patient() -> None:
+    raise RuntimeError("not yet")
+
+
+async def test_a_task_enqueued_by_name_waits_the_backoff_of_its_code(
+    quick: Settings, client: Client, db: Database
+) -> None:
+    async with running_worker(quick):
+        await enqueue("tests.worker.patient", client=client)
+        await until(lambda: count(db, "delayed"))
+    seconds = await db.fetchval(
+        """SELECT extract(epoch FROM d.not_before - a.finished_at)::float8 FROM aaiclick_queue.delayed d
+           JOIN aaiclick_queue.attempts a USING (task_id)"""
+    )
+    assert seconds == pytest.approx(50)
 
 
 async def test_exceptions_to_give_up_on_fail_at_once(quick: Settings, client: Client) -> None:
@@ -340,8 +357,8 @@ async def test_what_cannot_be_stored_read_or_printed_fails_its_task_and_no_other
         bad_arguments = await enqueue("tests.worker.add", {"a": 1, "c": 2}, client=client)
         bad_error = await long_error.enqueue(client=client)
         for one, words in (
-            (bad_result, "ResultDoesNotEncode: the result of .*no_json, a object, cannot be stored"),
-            (bad_arguments, "ArgumentsDoNotFit: waiting arguments no longer fit: .*add has no parameter 'c'"),
+            (bad_result, "ResultDoesNotEncode: the result of .*no_json, an object, cannot be stored"),
+            (bad_arguments, "ArgumentsDoNotFit: the arguments do not fit: .*add has no parameter 'c'"),
             (bad_error, "ValueError: xxx.* characters left out"),
         ):
             with pytest.raises(TaskFailed, match=f"(?s){words}") as failed:
@@ -786,6 +803,5 @@ async def test_two_schemas_in_one_database_are_two_queues(quick: Settings, clien
 
 async def test_what_others_put_in_line_is_found_by_looking(quick: Settings, db: Database) -> None:
     async with running_worker(quick):
-        await put(db, entrypoint="tests.worker.add", count=0)
         task_id = await put_one(db, '{"a": 1, "b": 2}', entrypoint="tests.worker.add")
         await until(lambda: db.fetchval("SELECT status FROM aaiclick_queue.tasks WHERE id = $1", task_id))

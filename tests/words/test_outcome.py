@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from aaiclick_queue.codec import Signature
 from aaiclick_queue.errors import ArgumentsDoNotFit
+from aaiclick_queue.flow.execute import call_plainly
 from aaiclick_queue.outcome import (
     MESSAGE_LIMIT,
     TRACEBACK_LIMIT,
@@ -43,6 +45,26 @@ def test_a_type_is_named_with_its_module_unless_everybody_knows_it() -> None:
     assert raised(KeyError()).type == "KeyError"
     assert raised(ArgumentsDoNotFit("no")).type == "ArgumentsDoNotFit"
     assert raised(msgspec.ValidationError()).type == "msgspec.ValidationError"
+
+
+def test_a_traceback_starts_at_the_user_s_code_and_a_refusal_of_ours_has_none() -> None:
+    def breaks() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        call_plainly(breaks, {})
+    frames = [line for line in _traced_below(caught.value).splitlines() if line.startswith("  File")]
+    assert [frame.rsplit(" ", 1)[-1] for frame in frames] == ["breaks"]
+    with pytest.raises(ArgumentsDoNotFit) as refused:
+        Signature.of(breaks).decode('{"a": 1}')
+    assert "test_outcome.py" in Error.of(refused.value).traceback
+    assert _traced_below(refused.value) == ""
+
+
+def _traced_below(error: BaseException) -> str:
+    """As if the package itself had called: without the frame of the test."""
+    assert error.__traceback__ is not None
+    return Error.of(error.with_traceback(error.__traceback__.tb_next)).traceback
 
 
 def test_causes_are_in_the_traceback() -> None:

@@ -43,15 +43,29 @@ def test_the_process_environment_is_read_when_none_is_given(monkeypatch: pytest.
     ("environ", "words"),
     [
         ({"LEASE_SECOND": "5"}, "AAICLICK_QUEUE_LEASE_SECOND is no setting.*did you mean AAICLICK_QUEUE_LEASE_SECONDS"),
-        ({"LEASE_SECONDS": "0.5"}, "AAICLICK_QUEUE_LEASE_SECONDS = '0.5': .*greater than or equal to 1"),
-        ({"LEASE_SECONDS": "soon"}, "AAICLICK_QUEUE_LEASE_SECONDS = 'soon': .*valid number"),
+        ({"LESE": "5"}, "AAICLICK_QUEUE_LESE is no setting.*did you mean AAICLICK_QUEUE_LEASE_SECONDS"),
+        ({"POSTGRES": "5"}, "AAICLICK_QUEUE_POSTGRES is no setting.*did you mean AAICLICK_QUEUE_POSTGRES_URL"),
+        ({"COLOUR": "5"}, "AAICLICK_QUEUE_COLOUR is no setting of aaiclick-queue$"),
+        ({"LEASE_SECONDS": "0.5"}, r"LEASE_SECONDS = '0.5': give a number from 1 to 31,622,400 \(A worker silent"),
+        ({"LEASE_SECONDS": "soon"}, "LEASE_SECONDS = 'soon': give a number from 1 to"),
+        ({"HEARTBEAT_SECONDS": "0"}, "HEARTBEAT_SECONDS = '0': give a number above 0 to 31,622,400"),
         ({"LEASE_SECONDS": "nan"}, "AAICLICK_QUEUE_LEASE_SECONDS"),
         ({"LEASE_SECONDS": "1e12"}, "AAICLICK_QUEUE_LEASE_SECONDS"),
         ({"GRACE_SECONDS": "-1"}, "AAICLICK_QUEUE_GRACE_SECONDS = '-1'"),
         ({"MAX_ATTEMPTS": "0"}, "AAICLICK_QUEUE_MAX_ATTEMPTS = '0'"),
-        ({"HEARTBEAT_SECONDS": "20"}, "HEARTBEAT_SECONDS 20 is more than half of LEASE_SECONDS 30.*give at most 15"),
-        ({"POLL_MIN_SECONDS": "1"}, "POLL_MIN_SECONDS 1 is above POLL_MAX_SECONDS 0.25"),
+        (
+            {"HEARTBEAT_SECONDS": "20"},
+            "AAICLICK_QUEUE_HEARTBEAT_SECONDS 20 is more than half of AAICLICK_QUEUE_LEASE_SECONDS 30.*most 15",
+        ),
+        ({"POLL_MIN_SECONDS": "1"}, "AAICLICK_QUEUE_POLL_MIN_SECONDS 1 is above AAICLICK_QUEUE_POLL_MAX_SECONDS 0.25"),
         ({"POSTGRES_URL": "mysql://ada:secret@db/x"}, "AAICLICK_QUEUE_POSTGRES_URL: give a URL that starts with"),
+        ({"POSTGRES_URL": "postgresql://ada:secret@db:port/x"}, "AAICLICK_QUEUE_POSTGRES_URL: its port is no number"),
+        ({"POSTGRES_URL": "postgresql://ada:secret/7@db/x"}, "AAICLICK_QUEUE_POSTGRES_URL: its port is no number"),
+        ({"POSTGRES_URL": "postgresql://[secret@db/x"}, "AAICLICK_QUEUE_POSTGRES_URL: this is no URL"),
+        (
+            {"REDIS_URL": "http://:secret@cache"},
+            "AAICLICK_QUEUE_REDIS_URL: give a URL that starts with one of redis://",
+        ),
         ({"POSTGRES_SCHEMA": 'x"; DROP'}, "AAICLICK_QUEUE_POSTGRES_SCHEMA"),
         ({"POSTGRES_SCHEMA": "Big"}, "AAICLICK_QUEUE_POSTGRES_SCHEMA"),
         ({"POSTGRES_POOLER": "session"}, "AAICLICK_QUEUE_POSTGRES_POOLER = 'session': .*'none' or 'transaction'"),
@@ -70,6 +84,19 @@ def test_a_refusal_names_the_variable_and_what_is_allowed(environ: dict[str, str
 def test_several_mistakes_are_told_at_once() -> None:
     with pytest.raises(SettingsError, match=r"MAX_ATTEMPTS.*; .*LOST_LIMIT"):
         Settings.load({}, max_attempts=0, lost_limit=0)
+
+
+def test_unknown_and_wrong_variables_are_told_at_once() -> None:
+    environ = {"LESE": "5", "FOO": "1", "MAX_ATTEMPTS": "0"}
+    with pytest.raises(SettingsError, match=r"LESE is no.*; .*FOO is no.*; .*MAX_ATTEMPTS = '0'"):
+        Settings.load({f"AAICLICK_QUEUE_{name}": value for name, value in environ.items()})
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql:///x?host=/run", "postgresql://a:b@[::1]:5432/x", "postgresql://a:b@one:5432,two/x"]
+)
+def test_hosts_of_every_form_are_taken(url: str) -> None:
+    assert Settings.load({}, postgres_url=url).postgres_url == url
 
 
 def test_an_argument_that_is_no_setting_is_refused() -> None:

@@ -80,7 +80,7 @@ def test_what_is_given_is_what_is_meant(given: dict[str, Any], field: str, value
         ({"countdown": True}, "give seconds"),
         ({"countdown": float("nan")}, "give seconds"),
         ({"countdown": float("inf")}, "give seconds"),
-        ({"countdown": timedelta(days=1000)}, "to 3.16224e\\+07 seconds"),
+        ({"countdown": timedelta(days=1000)}, "to 366 days"),
         ({"timeout": 0}, "timeout=0: give seconds or a timedelta from 0.001"),
         ({"eta": datetime(2030, 1, 1)}, "has no time zone.*datetime.now\\(UTC\\)"),  # noqa: DTZ001 - what is refused
         ({"eta": 5}, "eta=5: give a datetime with a time zone"),
