@@ -18,6 +18,7 @@ RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
 DROP_SECONDS = 1.0
 DUE_SECONDS = 0.5
+REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
 
@@ -87,7 +88,9 @@ class Background:
             self._alert_until = time.monotonic() + ALERT_SECONDS
             self.due.kick()
             return 0.0
-        return min(0.5, self._db.settings.lease_seconds / 6)
+        # Until the next lease ends, if nobody renews it: a dead worker is noticed then and not a poll later.
+        longest = min(REAP_SECONDS, self._db.settings.lease_seconds / 6)
+        return longest if reaped.next_end is None else max(0.05, min(longest, reaped.next_end + 0.01))
 
     async def _sweep_pass(self) -> float:
         await self._reaper.sweep_once()

@@ -103,7 +103,11 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
                WHERE lease_expires_at < now() AND status IN ('ACTIVE', 'STOPPING')) AS silent,
        EXISTS (SELECT FROM aaiclick_queue.leases WHERE worker_id = ANY(ARRAY(
                SELECT id FROM aaiclick_queue.workers WHERE status IN ('LOST', 'STOPPED')))) AS lost,
-       EXISTS (SELECT FROM aaiclick_queue.timers WHERE due_at <= now()) AS expired
+       EXISTS (SELECT FROM aaiclick_queue.timers WHERE due_at <= now()) AS expired,
+       extract(epoch FROM least(
+           (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
+           (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1)
+       ) - now())::float8 AS next_end
 """
 EXPIRED_TIMERS = """
 SELECT task_id FROM aaiclick_queue.timers WHERE due_at <= now() ORDER BY due_at, task_id LIMIT $1
@@ -148,6 +152,7 @@ class Reaped(msgspec.Struct, frozen=True):
     lost: int = 0
     overdue: int = 0
     expired: int = 0
+    next_end: float | None = None  # seconds until a lease or a timer that is known now ends
 
     @property
     def anything(self) -> bool:
@@ -176,7 +181,7 @@ class Reaper:
         overdue = await self._take_overdue(limit)
         expired = await self._expire(limit) if look["expired"] else 0
         self._seen = time.monotonic()
-        return Reaped(marked, lost, overdue, expired)
+        return Reaped(marked, lost, overdue, expired, look["next_end"])
 
     async def _take_lost(self, limit: int) -> int:
         rows = await self._db.fetch(TAKE_LOST_RUNS, limit, self._settings.lost_limit)
