@@ -16,6 +16,8 @@ from .relay import BATCH, Relay
 
 RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
+RELAY_QUIET = 0.4  # a fleet that nobody uses: at 0.2 s the empty looks were half of an idle worker's time
+QUIET_SECONDS = 10.0
 DROP_SECONDS = 1.0
 DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
@@ -34,6 +36,7 @@ class Background:
         self._publishes = streams is not None
         self._own_rows = False
         self._alert_until = 0.0
+        self._relayed_at = time.monotonic()
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
         self.due = Loop("due", self._due_pass, fast=fast)
@@ -73,7 +76,10 @@ class Background:
             return 0.0
         if not self._publishes:
             return DROP_SECONDS  # each pass reads over all rows that are not stale yet
-        return RELAY_BUSY if relayed else RELAY_IDLE
+        if relayed:
+            self._relayed_at = time.monotonic()
+            return RELAY_BUSY
+        return RELAY_IDLE if time.monotonic() - self._relayed_at < QUIET_SECONDS else RELAY_QUIET
 
     async def _due_pass(self) -> float:
         moved, next_due = await self._reaper.due_once()
