@@ -49,8 +49,3 @@ class IdSource:
             self._millisecond = max(now, self._millisecond + 1)
             self._sequence = random.randrange(SEQUENCES // 2)
             self._left = SEQUENCES - self._sequence
-
-
-def created_ms(task_id: int) -> int:
-    """Milliseconds since the Unix epoch at which the id was made."""
-    return task_id >> 22

@@ -96,7 +96,11 @@ class Background:
             return 0.0
         # Until the next lease ends, if nobody renews it: a dead worker is noticed then and not a poll later.
         longest = min(REAP_SECONDS, self._db.settings.lease_seconds / 6)
-        return longest if reaped.next_end is None else max(0.05, min(longest, reaped.next_end + 0.01))
+        if reaped.next_end is None:
+            return longest
+        if reaped.next_end <= 0:  # over, and not to be taken yet: after an outage
+            return min(0.5, longest)
+        return min(longest, reaped.next_end + 0.01)
 
     async def _sweep_pass(self) -> float:
         await self._reaper.sweep_once()

@@ -138,7 +138,7 @@ async def test_a_blocked_event_loop_is_shown_and_what_waits_behind_it_is_left_to
 ) -> None:
     async with connect(settings=settings) as client:
         await tasks.tick.enqueue_many([{"seconds": 0.0}] * 300, client=client)
-        blocking = await tasks.block.enqueue(8.0, client=client)
+        blocking = await tasks.block.enqueue(20.0, client=client)
         behind = await tasks.tick.enqueue_many([{"seconds": 0.0}] * 300, client=client)
     with Fleet(settings, loop_stall_seconds=0.5) as fleet:
         blocked = fleet.start("-c", "1")
