@@ -23,8 +23,21 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client import Client, connect
     from .context import current
-    from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
+    from .errors import (
+        Cancel,
+        DuplicateTask,
+        Fail,
+        LeaseLost,
+        QueueError,
+        QueueFull,
+        Retry,
+        Snooze,
+        TaskCancelled,
+        TaskFailed,
+    )
+    from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .limits import limit_key, limit_queue, limit_task, list_limits, pause_task, resume_task
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -41,12 +54,15 @@ _HOMES = {
         "Fail",
         "LeaseLost",
         "QueueError",
+        "QueueFull",
         "Retry",
         "Snooze",
         "TaskCancelled",
         "TaskFailed",
     ),
+    "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -58,11 +74,13 @@ __all__ = [
     "Cancel",
     "Client",
     "DuplicateTask",
+    "EndedTask",
     "Fail",
     "Handle",
     "LeaseLost",
     "Plan",
     "QueueError",
+    "QueueFull",
     "Retry",
     "Settings",
     "Snooze",
@@ -75,6 +93,12 @@ __all__ = [
     "current",
     "enqueue",
     "handle",
+    "limit_key",
+    "limit_queue",
+    "limit_task",
+    "list_limits",
+    "pause_task",
+    "resume_task",
     "task",
 ]
 
