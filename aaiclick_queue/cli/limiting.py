@@ -236,7 +236,7 @@ def _lines(before: Sequence[LimitView], wanted: Changes, depth: Any, *, dry_run:
     if depth is not UNCHANGED:
         becomes["depth", False] = "none" if depth is None else f"{depth:,}"
     would = "would be " if dry_run else ""
-    return [f"{WORDS[one]}: {was.get(one, 'none')} → {would}{value}" for one, value in becomes.items()]
+    return [f"{word}: {was.get(one, 'none')} → {would}{becomes[one]}" for one, word in WORDS.items() if one in becomes]
 
 
 async def _limits_of(db: Database, scope: str, name: str) -> list[LimitView]:

@@ -92,7 +92,7 @@ async def test_every_word_of_a_filter_narrows_it(db: Database, client: Client) -
         ({"status": "SCHEDULED"}, later),
         ({"entrypoint": "send"}, one),
     ):
-        assert await cancel_where(client=client, **where) == 1, where  # type: ignore[arg-type]
+        assert await cancel_where(client=client, **where) == 1, where
         assert (await statuses(db))[meant] == "CANCELLED"
 
 
@@ -202,11 +202,13 @@ async def test_a_page_that_was_not_committed_did_not_happen(db: Database, settin
     waiting = await put(db, count=3, queue="mail")
     operation = await make_operation(db, "cancel", {"queue": "mail", "status": "QUEUED"}, {}, by="me")
     assert settings.postgres_url
-    async with Proxy(settings.postgres_url) as proxy:
-        async with Database(changed(settings, postgres_url=proxy.url), size=1) as cut:
-            proxy.break_at(b"found = found OR", carried_out=True)
-            with pytest.raises(PostgresUnavailable):
-                await work_once(cut, operation)
+    async with (
+        Proxy(settings.postgres_url) as proxy,
+        Database(changed(settings, postgres_url=proxy.url), size=1) as cut,
+    ):
+        proxy.break_at(b"found = found OR", carried_out=True)
+        with pytest.raises(PostgresUnavailable):
+            await work_once(cut, operation)
     await until(lambda: _is_free(db, operation))
     assert (await read_operation(db, operation)).done == 0
     assert await in_queue(db, "mail") == set(waiting)
