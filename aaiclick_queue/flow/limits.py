@@ -63,7 +63,7 @@ LIMITS = """
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.until, m.made_by, m.reason, m.created_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id
                               AND (s.ends_at IS NULL OR s.ends_at > now()) LIMIT 10001) AS taken) AS used,
-       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND s.stopping <> 0
+       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND s.stopping > 0
                               LIMIT 10001) AS taken) AS stopping
 FROM aaiclick_queue.limits m WHERE m.until IS NULL OR m.until > now()
 UNION ALL
