@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .context import current
     from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
     from .handles import Handle, handle
+    from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -47,6 +48,7 @@ _HOMES = {
         "TaskFailed",
     ),
     "handles": ("Handle", "handle"),
+    "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -71,9 +73,11 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "Worker",
+    "as_completed",
     "connect",
     "current",
     "enqueue",
+    "gather",
     "handle",
     "task",
 ]
