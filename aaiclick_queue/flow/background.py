@@ -11,6 +11,7 @@ from ..postgres import Database
 from ..streams import Streams
 from .kick import kick_claimers
 from .loop import Holder, Loop
+from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
 
@@ -23,15 +24,18 @@ DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
+PRUNE_SECONDS = 10.0  # from the start, and between two looks of who does not prune
 
 
 class Background:
-    """Relay, due, reaper and sweep of one process."""
+    """Relay, due, reaper, sweep and prune of one process."""
 
     def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
         self._db = db
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
+        self._pruner = Pruner(db)
+        self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
         self._publishes = streams is not None
         self._own_rows = False
@@ -46,6 +50,7 @@ class Background:
             self.due,
             Loop("reaper", self._reap_pass, fast=fast),
             Loop("sweep", self._sweep_pass),
+            Loop("prune", self._prune_pass),
         ]
 
     def _is_fast(self) -> bool:
@@ -105,3 +110,9 @@ class Background:
     async def _sweep_pass(self) -> float:
         await self._reaper.sweep_once()
         return SWEEP_SECONDS
+
+    async def _prune_pass(self) -> float:
+        # By one process alone, for its cursors' sake: the rows could be shared. A short life prunes nothing.
+        if not self._holder.holds or time.monotonic() < self._prunes_at:
+            return PRUNE_SECONDS
+        return await self._pruner.prune_once()
