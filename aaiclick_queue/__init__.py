@@ -11,6 +11,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
+prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
 """
 
 from __future__ import annotations

@@ -60,6 +60,8 @@ class Nudges:
                 await self._publish()
         finally:
             off_ended(self.ended)
+            if self._pending and self._is_heard:
+                await self._publish()  # what ended last, before this worker ends
             await self._channel.close()
 
     async def _publish(self) -> None:

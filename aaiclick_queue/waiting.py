@@ -78,9 +78,9 @@ class Net:
         pause = 0.0 if self._is_hurried else self.NUDGED if self.is_nudged else self._pause
         return max(self._looked_at + pause - now, (1 - self._budget) * self.LONGEST)
 
-    def looked(self) -> None:
-        """A look is over."""
-        self._looked_at = self._clock()
+    def looked(self, took: float = 0.0) -> None:
+        """A look is over; where it takes long (a hundred thousand are awaited), at most a fifth of the time."""
+        self._looked_at = self._clock() + 4 * took
         self._budget -= 1
         self._is_hurried = False
         self._pause = min(self._pause * 1.5, self.LONGEST)
@@ -171,8 +171,9 @@ class Waiting:
                 if named:
                     await self._ask(named)
                 elif self._net.seconds() <= 0:
+                    begun = time.monotonic()
                     await self._ask(list(self._awaited))
-                    self._net.looked()
+                    self._net.looked(time.monotonic() - begun)
                 else:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._net.seconds()):

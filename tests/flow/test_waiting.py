@@ -39,7 +39,19 @@ from aaiclick_queue.postgres import Database, plain_dsn
 from aaiclick_queue.waiting import FINISHED, Net
 from tests.faults.fleet import Fleet
 from tests.faults.tasks import tick
-from tests.tools import age, changed, claim, end, environment, leased, put, register_worker, running_worker, until
+from tests.tools import (
+    Proxy,
+    age,
+    changed,
+    claim,
+    end,
+    environment,
+    leased,
+    put,
+    register_worker,
+    running_worker,
+    until,
+)
 from tests.wires.redis_server import OwnRedis
 
 LONG = 30.0
@@ -201,6 +213,19 @@ async def test_who_gives_up_is_forgotten(client: Client) -> None:
     await until(lambda: len(client.waiting._awaited[one.id].futures) == 1)
     waits[2].cancel()
     await until(lambda: not client.waiting._awaited)
+
+
+async def test_a_wait_goes_on_over_a_connection_that_is_cut(settings: Settings, db: Database) -> None:
+    async with (
+        Proxy(settings.postgres_url or "") as proxy,
+        connect(settings=changed(settings, postgres_url=proxy.url)) as client,
+    ):
+        one = await double.enqueue(2, client=client)
+        waiting = asyncio.create_task(one.result(LONG))
+        await until(lambda: client.waiting._awaited and client.waiting._awaited[one.id].was_there)
+        proxy.cut()
+        await finish(db, 1, lambda _: Succeeded("4"))
+        assert await waiting == 4
 
 
 # Many.
@@ -417,6 +442,25 @@ async def test_a_thousand_waiters_cost_at_most_four_statements_a_second(
         await asyncio.wait(waits)
 
 
+async def test_garbage_on_the_channel_makes_no_storm(redis_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = Channel(redis_settings.redis_url or "", prefix=redis_settings.redis_prefix)
+    async with connect(settings=redis_settings) as client, subscribed(client):
+        asked = await statements(client, monkeypatch)
+        begun = time.monotonic()
+        for n in range(300):
+            assert await channel.publish([n], look_at_all=True) == 1
+        await until(lambda: asked)
+        assert len(asked) <= 4 * (time.monotonic() - begun) + Net.QUICK_LOOKS + 1
+    await channel.close()
+
+
+async def test_a_look_that_takes_long_is_repeated_seldom() -> None:
+    now = 0.0
+    net = Net(lambda: now)
+    net.looked(took=1.0)
+    assert net.seconds() >= 4
+
+
 # Nudges.
 
 
@@ -572,6 +616,16 @@ async def test_a_worker_goes_on_telling_after_redis_was_away(settings: Settings)
                 await until(lambda: hurried)
         running.cancel()
         await asyncio.wait([running])
+
+
+async def test_what_ended_last_is_told_before_a_worker_ends() -> None:
+    deaf = Deaf()
+    deaf.receivers = 1
+    async with nudging(deaf):
+        tell_ended([1])
+        await until(lambda: deaf.published)
+        tell_ended([2])
+    assert deaf.published == [([1], False), ([2], False)]
 
 
 class Deaf:
