@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from .flow.days import OLD_DAYS
+from .flow.place import in_line
 from .flow.prune import DAY, Policy
 from .postgres import Database
 from .settings import Settings
@@ -40,10 +41,10 @@ class Check(msgspec.Struct, frozen=True):
 
 
 _PLACES = """(SELECT task_id FROM aaiclick_queue.ready UNION ALL SELECT task_id FROM aaiclick_queue.delayed
-              UNION ALL SELECT task_id FROM aaiclick_queue.leases)"""
+              UNION ALL SELECT task_id FROM aaiclick_queue.held UNION ALL SELECT task_id FROM aaiclick_queue.leases)"""
 # Looked up by key per task: a join over whole tables would take minutes where millions wait.
-_IN_PLACES = """((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE r.queue = t.queue AND r.rank = -t.priority
-                          AND r.order_key = t.id AND r.task_id = t.id))::int
+_IN_PLACES = f"""((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}))::int
+               + (EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id))::int)"""
 
@@ -123,6 +124,31 @@ CHECKS = (
         "start a worker, or `aaiclick-queue background`",
     ),
     Check(
+        "slots are given back",
+        f"""SELECT s.task_id FROM aaiclick_queue.slots s LEFT JOIN aaiclick_queue.tasks t ON t.id = s.task_id
+            WHERE s.stopping = 0 AND s.limit_id <> 0 AND s.ends_at IS NULL AND NOT s.adopted
+              AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id)
+              AND NOT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}) LIMIT {LIMIT}""",
+        "slots of limits that no waiting or running task holds; a sweep takes them back",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "no limit is exceeded",
+        f"""SELECT m.id FROM aaiclick_queue.limits m CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND NOT s.adopted
+                GROUP BY s.key HAVING count(*) > m.n) AS used
+            WHERE m.kind = 'running' LIMIT {LIMIT}""",
+        "limits with more runs than they allow; one that was lowered is over it until runs have ended",
+        "report it with `aaiclick-queue queue limits`",
+    ),
+    Check(
+        "bulk operations go on",
+        f"""SELECT id FROM aaiclick_queue.operations WHERE status = 'OPEN'
+            AND updated_at < now() - interval '5 minutes' LIMIT {LIMIT}""",
+        "operations that nobody has worked on for five minutes, or that wait for a transaction as old as that",
+        "start a worker, or `aaiclick-queue background`; look for old transactions in pg_stat_activity",
+    ),
+    Check(
         "every waiting task is known to a worker",
         f"""SELECT d.task_id FROM aaiclick_queue.delayed d JOIN aaiclick_queue.tasks t ON t.id = d.task_id
             WHERE d.reason = 'unknown entrypoint' AND t.created_at < now() - interval '1 minute' LIMIT {LIMIT}""",
@@ -141,15 +167,17 @@ CHECKS = (
         "finished tasks are pruned by policy",
         # There is no index by time of end: the oldest tasks are looked at, and those that came of age last.
         f"""SELECT id FROM (
-                (SELECT id, status, finished_at, parent_id FROM aaiclick_queue.tasks ORDER BY id LIMIT {10 * LIMIT})
+                (SELECT id, status, finished_at FROM aaiclick_queue.tasks
+                 WHERE parent_id IS NULL AND order_stops IS NOT TRUE ORDER BY id LIMIT {10 * LIMIT})
                 UNION
-                (SELECT id, status, finished_at, parent_id FROM aaiclick_queue.tasks
-                 WHERE id < (extract(epoch FROM now() - make_interval(secs => least($1::float8, $2::float8)))
+                (SELECT id, status, finished_at FROM aaiclick_queue.tasks
+                 WHERE parent_id IS NULL AND order_stops IS NOT TRUE
+                   AND id < (extract(epoch FROM now() - make_interval(secs => least($1::float8, $2::float8)))
                              * 1000)::bigint << 22
                  ORDER BY id DESC LIMIT {10 * LIMIT})) AS t
             WHERE (status <> 'FAILED' AND finished_at < now() - make_interval(secs => $1::float8)
                    OR status = 'FAILED' AND finished_at < now() - make_interval(secs => $2::float8))
-              AND parent_id IS NULL LIMIT {LIMIT}""",
+            LIMIT {LIMIT}""",
         "tasks that ended longer ago than RETENTION_COMPLETED_DAYS or RETENTION_FAILED_DAYS, by more than a day",
         "start a worker, or `aaiclick-queue background`, or `aaiclick-queue prune`",
         _overdue,

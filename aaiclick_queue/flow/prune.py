@@ -18,6 +18,7 @@ from ..settings import FOREVER, Settings
 from .days import drop_old_days
 
 # The children of a task that may still run again are its memory of what it has enqueued: they stay as long as it.
+# A failure that stops a strict order stays until somebody retries or unblocks it: gone, it would stop nothing any more.
 # $1, $2 ids after and up to · $3 rows to read · $4 age in seconds at which the walk ends · $5 age of COMPLETED and
 # CANCELLED, $6 of FAILED, NULL for ever · $7 newest id that is one too many, or NULL
 _PAGE = """
@@ -35,6 +36,8 @@ WITH page AS MATERIALIZED (
               OR t.id <= $7::bigint)
       AND (t.parent_id IS NULL OR NOT EXISTS (
               SELECT FROM aaiclick_queue.tasks p WHERE p.id = t.parent_id AND p.status IS DISTINCT FROM 'COMPLETED'))
+      AND (t.order_stops IS NOT TRUE OR NOT EXISTS (
+              SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.limit_id = 0 AND s.stopping = 0))
     ORDER BY t.id {lock}
 )"""
 _COUNTS = """

@@ -14,6 +14,7 @@ from aaiclick_queue.errors import ResultExpired, SettingsError
 from aaiclick_queue.flow import background, prune
 from aaiclick_queue.flow.days import OLD_DAYS, drop_old_days
 from aaiclick_queue.flow.prune import DAY, LAG_SECONDS, ROWS, Policy, Pruner, first_beyond, prune_all
+from aaiclick_queue.flow.retry import unblock
 from aaiclick_queue.outcome import Error, Failed, Outcome, Succeeded
 from aaiclick_queue.postgres import Database
 from tests.tools import (
@@ -147,6 +148,17 @@ async def test_children_stay_as_long_as_their_parent_may_run_again(db: Database)
     await make_old(db, [parent], 20)
     assert (await prune_all(db, WEEK)).failed == 1
     assert (await prune_all(db, WEEK)).tasks == 2
+
+
+async def test_a_failure_that_stops_a_strict_order_stays_until_it_is_unblocked(db: Database) -> None:
+    stops, other = await ended(db, [FAILED, FAILED], days=40)
+    await db.fetch("UPDATE aaiclick_queue.tasks SET order_by = 'c', order_stops = true")
+    await db.fetch("INSERT INTO aaiclick_queue.slots (task_id, limit_id, key) VALUES ($1, 0, 'c')", stops)
+    assert (await prune_all(db, WEEK)).failed == 1
+    assert await left(db) == {stops}
+    assert await unblock(db, [stops], by="me") == {stops}
+    assert (await prune_all(db, WEEK)).failed == 1
+    assert other not in await left(db)
 
 
 async def test_a_task_that_is_retried_at_that_moment_stays(db: Database, settings: Settings) -> None:
