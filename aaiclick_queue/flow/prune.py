@@ -19,6 +19,7 @@ from .days import drop_old_days
 
 # The children of a task that may still run again are its memory of what it has enqueued: they stay as long as it.
 # A failure that stops a strict order stays until somebody retries or unblocks it: gone, it would stop nothing any more.
+# Both asked by value: as NOT EXISTS they were hashed, which reads all of `tasks` a page.
 # $1, $2 ids after and up to · $3 rows to read · $4 age in seconds at which the walk ends · $5 age of COMPLETED and
 # CANCELLED, $6 of FAILED, NULL for ever · $7 newest id that is one too many, or NULL
 _PAGE = """
@@ -34,10 +35,12 @@ WITH page AS MATERIALIZED (
               t.status <> 'FAILED' AND t.finished_at < now() - make_interval(secs => $5::float8)
               OR t.status = 'FAILED' AND t.finished_at < now() - make_interval(secs => $6::float8)
               OR t.id <= $7::bigint)
-      AND (t.parent_id IS NULL OR NOT EXISTS (
-              SELECT FROM aaiclick_queue.tasks p WHERE p.id = t.parent_id AND p.status IS DISTINCT FROM 'COMPLETED'))
-      AND (t.order_stops IS NOT TRUE OR NOT EXISTS (
-              SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.limit_id = 0 AND s.stopping = 0))
+      AND (t.parent_id IS NULL OR coalesce((
+              SELECT coalesce(p.status, 'OPEN') FROM aaiclick_queue.tasks p WHERE p.id = t.parent_id),
+              'COMPLETED') = 'COMPLETED')
+      AND (t.order_stops IS NOT TRUE OR (
+              SELECT true FROM aaiclick_queue.slots s
+              WHERE s.task_id = t.id AND s.limit_id = 0 AND s.stopping = 0) IS NULL)
     ORDER BY t.id {lock}
 )"""
 _COUNTS = """
