@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from .context import current
     from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
     from .handles import Handle, handle
+    from .injection import Inject, injected
+    from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .resources import on_shutdown, on_startup, resource
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -47,6 +50,9 @@ _HOMES = {
         "TaskFailed",
     ),
     "handles": ("Handle", "handle"),
+    "injection": ("Inject", "injected"),
+    "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "resources": ("on_shutdown", "on_startup", "resource"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -58,12 +64,17 @@ __all__ = [
     "Cancel",
     "Client",
     "DuplicateTask",
+    "Enqueuing",
     "Fail",
     "Handle",
+    "Inject",
     "LeaseLost",
+    "Middleware",
     "Plan",
+    "Proceed",
     "QueueError",
     "Retry",
+    "Running",
     "Settings",
     "Snooze",
     "Status",
@@ -75,7 +86,12 @@ __all__ = [
     "current",
     "enqueue",
     "handle",
+    "injected",
+    "on_shutdown",
+    "on_startup",
+    "resource",
     "task",
+    "use",
 ]
 
 

@@ -121,3 +121,12 @@ class Ended(msgspec.Struct, frozen=True):
     started: float
     ended: float
     worker_id: int = 0  # the incarnation that ran it; 0: the one that writes
+
+
+def kind_of(outcome: Outcome) -> str:
+    """One lower-case word for what a run came to, as metrics and traces label it."""
+    match outcome:
+        case Later(kind):
+            return {"RETRYING": "retried", "SNOOZED": "snoozed", "UNKNOWN": "unknown"}[kind]
+        case _:
+            return type(outcome).__name__.lower()
