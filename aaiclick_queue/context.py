@@ -157,7 +157,8 @@ class Current:
         child.correlation_id = child.correlation_id or self.correlation_id
         child.spawn_key = self._spawn_key(spec.entrypoint, child.kwargs)
         try:
-            task_id = await self._write_through(spec, child)
+            write = self._write_through if installed or self._services.middleware else self._write_child
+            task_id = await write(spec, child)
         except BaseException:
             # The same call again is the same child: its number must not move on.
             self._spawned[child.spawn_key.rsplit(":", 1)[0]] -= 1
@@ -165,16 +166,12 @@ class Current:
         return Handle(task_id, decode=task.signature.decode_result)
 
     async def _write_through(self, spec: Spec, child: NewTask) -> int:
-        own = self._services.middleware
-        if not (installed or own):
-            return await self._write_child(spec, child)
-        [task_id] = await enqueue_through(
-            around_enqueue(own), Enqueuing(spec, [child], connection=self._block), self._write_changed
-        )
-        return task_id
+        async def write(spec: Spec, tasks: Sequence[NewTask]) -> list[int]:
+            return [await self._write_child(spec, tasks[0])]
 
-    async def _write_changed(self, spec: Spec, tasks: Sequence[NewTask]) -> list[int]:
-        return [await self._write_child(spec, tasks[0])]
+        chain = around_enqueue(self._services.middleware)
+        [task_id] = await enqueue_through(chain, Enqueuing(spec, [child], connection=self._block), write)
+        return task_id
 
     async def _write_child(self, spec: Spec, child: NewTask) -> int:
         take = (await self._services.ids()).take

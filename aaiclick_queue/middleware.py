@@ -168,7 +168,7 @@ class Running:
     @property
     def waited(self) -> float:
         """Seconds in line, from ready to claimed."""
-        return self._run.claimed.waited
+        return max(0.0, self._run.claimed.waited)  # the claiming transaction may have begun before the enqueuing one
 
     @property
     def age(self) -> float:

@@ -32,7 +32,7 @@ from aaiclick_queue.errors import ArgumentsDoNotFit, BadResource, BadTask, Start
 from aaiclick_queue.lifespan import Lifespan
 from aaiclick_queue.postgres import Database
 from tests.cli import running
-from tests.tools import count, declarations_of_its_own, row, running_worker, until
+from tests.tools import count, declarations_of_its_own, place_of, row, running_worker, until
 
 said: list[str] = []
 
@@ -465,6 +465,59 @@ async def test_a_run_in_a_process_of_its_own_opens_its_own(
         opened_in, ran_in = await handle.result(timeout=30)
     assert opened_in == ran_in != os.getpid()
     del sys.modules["lifespan_alone"]
+
+
+async def test_a_run_in_a_process_of_its_own_is_tried_again_when_its_resource_does_not_open(
+    quick: Settings, client: Client, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ALONE.replace(
+        "yield", "if os.getppid() == int(os.environ['WORKER']):\n        raise OSError('busy')\n    yield"
+    )
+    (tmp_path / "lifespan_alone_broken.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("WORKER", str(os.getpid()))
+    import lifespan_alone_broken  # type: ignore[import-not-found]
+
+    handle = await lifespan_alone_broken.pid.enqueue(client=client)
+    await db.fetch("UPDATE aaiclick_queue.ready SET lost_count = 2")
+    async with running_worker(quick):
+        await until(lambda: delayed(db, handle.id))
+    place = await row(db, "delayed", handle.id)
+    assert (place["reason"], place["attempt"], place["lost_count"]) == ("retry", 1, 2)
+    del sys.modules["lifespan_alone_broken"]
+
+
+async def delayed(db: Database, task_id: int) -> bool:
+    return "delayed" in await place_of(db, task_id)
+
+
+async def test_a_resource_that_breaks_while_it_is_open_is_told(
+    quick: Settings, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = asyncio.Event()
+
+    @resource
+    async def group() -> AsyncIterator[asyncio.TaskGroup]:
+        async def breaks() -> None:
+            await broken.wait()
+            raise ValueError("in the background")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(breaks())
+            yield group
+
+    @on_startup
+    def use(group: asyncio.TaskGroup) -> None:
+        pass
+
+    @task(entrypoint="tests.lifespan.goes_on")
+    async def goes_on() -> None:
+        pass
+
+    async with running_worker(quick):
+        broken.set()
+        await until(lambda: "group raised while it was open" in caplog.text)
+        await ask(client, goes_on)
 
 
 ALONE = """
