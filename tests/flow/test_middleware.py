@@ -571,11 +571,12 @@ async def committing() -> None:
 
 
 async def test_a_run_that_its_own_transaction_completed_is_a_success_that_nobody_changes(
-    quick: Settings, client: Client
+    quick: Settings, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_worker(quick, middleware=[Answering(Failed(Error("No")), runs=True), Saying("s")]):
         assert await ask(client, committing) == "kept"
     assert said == ["s before execute", "s after execute: succeeded"]
+    assert "had lost its lease" not in caplog.text  # nothing was recorded a second time
 
 
 ALONE = """
