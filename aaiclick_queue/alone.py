@@ -132,7 +132,7 @@ async def _child(order: Order) -> Answer:
         claimed = msgspec.structs.replace(order.claimed, lost_count=0)  # it is alone already
         run = Run(claimed, definition, settings, order.worker_id)
         try:
-            await lifespan.start([definition])
+            await lifespan.begin(definition)
         except StartupFailed as error:
             return Answer(decide(error, run))
         ended: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()

@@ -33,6 +33,7 @@ class Lifespan:
         self._opened: list[Keeper] = []
         self._ready: dict[Asking, dict[str, Any]] = {}
         self._started = False
+        self._beginning = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         return self
@@ -60,6 +61,12 @@ class Lifespan:
                 one.cancel()
             await asyncio.wait([starting, told])
         return self._started
+
+    async def begin(self, task: Asking) -> None:
+        """As `start` with this one task, and once: for a child process, which learns what it runs from its runs."""
+        async with self._beginning:
+            if not self._started:
+                await self.start([task])
 
     def injecting(self, task: Asking, call: Call) -> Call:
         """The call of a task with its injected parameters filled in."""
