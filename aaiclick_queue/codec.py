@@ -54,7 +54,7 @@ class Signature:
                 f"{function!r} is {a_or_an(type(target).__qualname__)}, not a function: a worker has only its "
                 "name to call, so write a def at the top of a module that does the call"
             )
-        signature = _signature(function)
+        signature = signature_of(function)
         for index, parameter in enumerate(signature.parameters.values()):
             about = f"parameter {parameter.name!r} of {target.__module__}.{target.__qualname__}"
             if parameter.kind in REFUSED:
@@ -279,7 +279,8 @@ def decode_json(text: str | None) -> Any:
 _ANYTHING = Typed(Any)
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function, whether or not its annotations can be looked up yet."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 

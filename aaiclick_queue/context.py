@@ -37,6 +37,9 @@ _NOT_GIVEN = object()
 class Services:
     """What the runs of one worker share."""
 
+    lifespan: Lifespan | None = None
+    middleware: Sequence[Middleware] = ()
+
     def __init__(  # noqa: PLR0913 - one value a service
         self,
         settings: Settings,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Self
 
@@ -26,9 +26,10 @@ Call = Callable[[Callable[..., Any], dict[str, Any]], Awaitable[Any]]
 class Lifespan:
     """What one process has opened: `async with Lifespan(settings) as lifespan: await lifespan.start(tasks)`."""
 
-    def __init__(self, settings: Settings, declarations: Declarations = declared) -> None:
-        self._settings = settings
-        self._declared = declarations
+    def __init__(self, settings: Settings, given: Mapping[Any, Any] | None = None) -> None:
+        """`given` are values by type, instead of what is declared: theirs is the closing."""
+        self._given: dict[Any, Any] = {Settings: settings} | dict(given or {})
+        self._declared: Declarations = declared
         self._keepers: dict[Any, Keeper] = {}
         self._opened: list[Keeper] = []
         self._ready: dict[Asking, dict[str, Any]] = {}
@@ -49,7 +50,7 @@ class Lifespan:
         Tasks that run `elsewhere`, in processes of their own, are checked only. Raises BadResource or StartupFailed.
         """
         here = list(dict.fromkeys(tasks))
-        self._declared.check([*here, *elsewhere])
+        self._declared.check([*here, *elsewhere], self._given)
         starting = asyncio.create_task(self._start(here), name="aaiclick-queue startup")
         told = asyncio.create_task(unless.wait() if unless else asyncio.Event().wait())
         try:
@@ -79,8 +80,8 @@ class Lifespan:
 
     async def arguments(self, task: Asking) -> dict[str, Any]:
         """The injected parameters of a task; opens what is not open, for tasks that came after the start."""
-        require(task.signature.injected, self._declared.providers(), f"task {task.entrypoint}")
         who = f"task {task.entrypoint}"
+        require(task.signature.injected, self._known(), who)
         values = {name: await self._value(key, f"{who}, {name!r}") for name, key in task.signature.injected.items()}
         self._ready[task] = values
         return values
@@ -121,14 +122,17 @@ class Lifespan:
             await answer
 
     async def _asked_by(self, one: Declared) -> dict[str, Any]:
-        providers = self._declared.providers()
-        known = {name: key for name, key in one.asks.items() if key in providers or key is Settings}
-        require({name: key for name, key in one.asks.items() if name not in one.defaults}, providers, one.name)
-        return {name: await self._value(key, f"{one.name}, {name!r}") for name, key in known.items()}
+        known = self._known()
+        require({name: key for name, key in one.asks.items() if name not in one.defaults}, known, one.name)
+        there = {name: key for name, key in one.asks.items() if key in known}
+        return {name: await self._value(key, f"{one.name}, {name!r}") for name, key in there.items()}
+
+    def _known(self) -> dict[Any, Any]:
+        return {**self._declared.providers(), **self._given}
 
     async def _value(self, key: Any, who: str) -> Any:
-        if key is Settings:
-            return self._settings
+        if key in self._given:
+            return self._given[key]
         keeper = self._keepers.get(key)
         if keeper is None:
             resource = self._declared.providers()[key]

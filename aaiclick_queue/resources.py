@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeVar, get_args, get_origin
 
-from .codec import Signature, resolved
+from .codec import Signature, resolved, signature_of
 from .errors import BadResource
 from .injection import without_mark
 from .settings import Settings
@@ -45,7 +45,7 @@ class Declared:
     def asks(self) -> dict[str, Any]:
         """Its parameters with the type that each asks for; `Inject[…]` and the bare type say the same here."""
         asked: dict[str, Any] = {}
-        for parameter in inspect.signature(self.function).parameters.values():
+        for parameter in signature_of(self.function).parameters.values():
             if parameter.name in self._hints:
                 asked[parameter.name] = without_mark(self._hints[parameter.name])
             elif parameter.default is parameter.empty:
@@ -58,7 +58,7 @@ class Declared:
     @functools.cached_property
     def defaults(self) -> frozenset[str]:
         """Parameters that can go without."""
-        parameters = inspect.signature(self.function).parameters.values()
+        parameters = signature_of(self.function).parameters.values()
         return frozenset(one.name for one in parameters if one.default is not one.empty)
 
     @functools.cached_property
@@ -114,25 +114,26 @@ class Declarations:
                 )
         return found
 
-    def check(self, tasks: Iterable[Asking]) -> None:
+    def check(self, tasks: Iterable[Asking], given: Mapping[Any, Any]) -> None:
         """Refuse what could never be filled in: by task and parameter, and circles of resources."""
         providers = self.providers()
+        known = {**providers, **given}
         for task in tasks:
             if task.signature.injects:
-                require(task.signature.injected, providers, f"task {task.entrypoint}")
+                require(task.signature.injected, known, f"task {task.entrypoint}")
         for one in (*self.startup, *self.shutdown, *self.resources):
             needed = {name: key for name, key in one.asks.items() if name not in one.defaults}
-            require(needed, providers, one.name)
+            require(needed, known, one.name)
         for one in self.resources:
             _refuse_circle(one, providers, ())
 
 
-def require(asked: Mapping[str, Any], providers: Mapping[Any, Resource], who: str) -> None:
-    """Refuse parameters whose type no resource gives."""
+def require(asked: Mapping[str, Any], known: Mapping[Any, Any], who: str) -> None:
+    """Refuse parameters whose type is not known."""
     for name, key in asked.items():
-        if key not in providers and key is not Settings:
-            known = [shown(one) for one in providers]
-            given = f"resources give {', '.join(known[:NAMED_LIMIT])}" if known else "there are no resources"
+        if key not in known:
+            names = [shown(one) for one in known if one is not Settings]
+            given = f"resources give {', '.join(names[:NAMED_LIMIT])}" if names else "there are no resources"
             raise BadResource(
                 f"parameter {name!r} of {who} asks for {shown(key)}, which no resource gives ({given}): declare one, "
                 f"@resource on a function that is annotated -> AsyncIterator[{shown(key)}], in a module that the "
@@ -187,7 +188,7 @@ def _declare(those: list[D], new: D) -> None:
 def _plain(function: Any, word: str) -> Callable[..., Any]:
     if not inspect.isfunction(inspect.unwrap(function)):
         raise BadResource(f"@{word} takes a function, not {function!r}: write @{word} above a def")
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature_of(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise BadResource(f"parameter {parameter.name!r} of {function.__qualname__}: take resources by name")
     taken: Callable[..., Any] = function

@@ -74,8 +74,11 @@ class Worker:
         *,
         report: Report | None = None,
         middleware: Sequence[Middleware] = (),
+        resources: Mapping[Any, Any] | None = None,
     ) -> None:
+        """`resources` are values by type for this process, instead of what is declared."""
         self.settings = settings
+        self._resources = resources
         self._middleware = checked(middleware)
         self.plan = plan or Plan()
         self.worker_id = 0
@@ -109,7 +112,10 @@ class Worker:
         settings_here.set(self.settings)
         middleware_here.set(self._middleware)
         dsn = await database_url(self.settings)
-        async with Database(self.settings, size=3, flow=True, dsn=dsn) as db, Lifespan(self.settings) as lifespan:
+        async with (
+            Database(self.settings, size=3, flow=True, dsn=dsn) as db,
+            Lifespan(self.settings, self._resources) as lifespan,
+        ):
             await require_head(db)
             await ensure_partitions(db)
             if not await lifespan.start(registry.values(), unless=self._stop):

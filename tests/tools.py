@@ -158,10 +158,14 @@ async def age(tx: Transaction, table: str, column: str, seconds: float) -> None:
 
 @asynccontextmanager
 async def running_worker(
-    settings: Settings, *, middleware: Sequence[Middleware] = (), **plan: Any
+    settings: Settings,
+    *,
+    middleware: Sequence[Middleware] = (),
+    resources: Mapping[Any, Any] | None = None,
+    **plan: Any,
 ) -> AsyncIterator[Worker]:
     """A worker in this process that takes tasks; stopped at once when the block ends."""
-    worker = Worker(settings, Plan(**plan), middleware=middleware)
+    worker = Worker(settings, Plan(**plan), middleware=middleware, resources=resources)
     running = asyncio.create_task(worker.run())
     try:
         await until(lambda: worker.started.is_set() or running.done())

@@ -223,6 +223,23 @@ async def test_a_resource_is_a_generator_a_context_or_a_function(
     assert said == (["closed"] if closes else [])
 
 
+async def test_a_worker_may_be_given_values_instead(quick: Settings, client: Client) -> None:
+    declare_engine()
+
+    @resource
+    def pool(engine: Engine) -> Pool:
+        return Pool(engine)
+
+    @task(entrypoint="tests.lifespan.faked")
+    async def faked(engine: Inject[Engine], pool: Inject[Pool], replica: Inject[Replica]) -> list[str]:
+        return [engine.name, pool.engine.name, replica.name]
+
+    given = {Engine: Engine("fake"), Replica: Engine("not declared")}
+    async with running_worker(quick, resources=given):
+        assert await ask(client, faked) == ["fake", "fake", "not declared"]
+    assert said == []
+
+
 async def test_what_opens_a_resource_closes_it(quick: Settings) -> None:
     tasks: list[Any] = []
 
@@ -552,7 +569,7 @@ def test_a_worker_process_closes_its_resources_after_the_last_run_when_it_is_ter
         worker.wait_for(lambda: "stopping" in worker.stdout)
         (tmp_path / "lines.go").touch()
         assert worker.ends() == 0, worker.stderr
-        assert lines.read_text().split() == ["opens", "begins", "ends", "closes"]
+        assert lines.read_text().split() == ["opens", "before", "begins", "ends", "after", "closes"]
 
 
 SHOP = """
@@ -560,7 +577,7 @@ import asyncio, os
 from pathlib import Path
 from typing import Annotated
 from collections.abc import AsyncIterator
-from aaiclick_queue import Inject, resource, task
+from aaiclick_queue import Inject, Middleware, resource, task, use
 
 LINES = Path(os.environ["LINES"])
 
@@ -573,6 +590,15 @@ async def lines() -> AsyncIterator[Path]:
     say("opens")
     yield LINES
     say("closes")
+
+class Around(Middleware):
+    async def execute(self, run, proceed):
+        say("before")
+        outcome = await proceed()
+        say("after")
+        return outcome
+
+use(Around())
 
 @task
 async def slow(path: Inject[Path]) -> None:
