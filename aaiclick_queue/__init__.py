@@ -23,7 +23,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client import Client, connect
     from .context import current
-    from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
+    from .errors import (
+        Cancel,
+        DuplicateTask,
+        Fail,
+        LeaseLost,
+        QueueError,
+        QueueFull,
+        Retry,
+        Snooze,
+        TaskCancelled,
+        TaskFailed,
+    )
+    from .flow.ending import EndedTask
     from .handles import Handle, handle
     from .injection import Inject, injected
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
@@ -44,11 +56,13 @@ _HOMES = {
         "Fail",
         "LeaseLost",
         "QueueError",
+        "QueueFull",
         "Retry",
         "Snooze",
         "TaskCancelled",
         "TaskFailed",
     ),
+    "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
     "injection": ("Inject", "injected"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
@@ -64,6 +78,7 @@ __all__ = [
     "Cancel",
     "Client",
     "DuplicateTask",
+    "EndedTask",
     "Enqueuing",
     "Fail",
     "Handle",
@@ -73,6 +88,7 @@ __all__ = [
     "Plan",
     "Proceed",
     "QueueError",
+    "QueueFull",
     "Retry",
     "Running",
     "Settings",
