@@ -9,6 +9,7 @@ from .bulk import priority, purge, queue_move, retry, task_move, unblock
 from .limiting import key, limit, limits, pause, resume, task_limit
 from .operating import operation
 from .program import Program, verbose_option
+from .pruning import prune
 from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
@@ -44,5 +45,7 @@ for command in (purge, queue_move, limit, limits):
     queue.add_command(command)
 for command in (retry, task_move, priority, unblock, task_limit, pause, resume):
     task.add_command(command)
-for command in (demo, migrate, worker, background, queue, task, key, operation, workers, doctor, config, completion):
+for command in (demo, migrate, worker, background, queue, task, key, operation, workers, prune):
+    main.add_command(command)
+for command in (doctor, config, completion):
     main.add_command(command)

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from aaiclick_queue import Client, Settings
-from aaiclick_queue.errors import BadTask, PostgresUnavailable
+from aaiclick_queue import Client, Settings, sync
+from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
 from aaiclick_queue.flow.admit import Admission
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
+from aaiclick_queue.flow.move import move_tasks
 from aaiclick_queue.flow.operate import make_operation, work_once
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.operations import (
@@ -333,6 +334,68 @@ async def test_unblocking_lets_the_order_behind_a_failed_task_go_on(db: Database
     assert (await admission.admit_once()).count == 0
     assert await unblock([failed, behind], client=client) == {failed}
     assert (await admission.admit_once()).count == 1
+
+
+async def test_several_may_work_on_one_operation_while_others_claim_and_enqueue(db: Database) -> None:
+    ids = await put(db, count=300, queue="mail")
+    operation = await make_operation(db, "move", {"queue": "mail"}, {"queue": "slow"}, by="me")
+    worker_id = await register_worker(db)
+
+    async def work() -> None:
+        while (await read_operation(db, operation)).status == "OPEN":
+            await work_once(db, operation, limit=7)
+
+    async def take() -> set[int]:
+        taken: set[int] = set()
+        for _ in range(10):
+            taken |= {run.task_id for run in await claim(db, worker_id, 5, queues=["mail"])}
+        return taken
+
+    _, _, taken, new = await asyncio.gather(work(), work(), take(), _put_slowly(db))
+    moved = await in_queue(db, "slow")
+    assert moved & taken == set()
+    assert moved | taken >= set(ids)
+    assert (await read_operation(db, operation)).done == len(moved)
+    assert await in_queue(db, "mail") == set(new) - moved - taken
+
+
+async def _put_slowly(db: Database) -> list[int]:
+    return [one for _ in range(10) for one in await put(db, count=2, queue="mail")]
+
+
+async def test_waiting_tasks_are_moved_by_id_and_others_left(db: Database) -> None:
+    [running] = await put(db, queue="mail")
+    await claim(db, await register_worker(db), queues=["mail"])
+    [waiting] = await put(db, queue="mail")
+    later = await put_one(db, queue="mail", task={"countdown": 60.0})
+    held = await put_one(db, queue="mail", task={"order_by": "a"})
+    there = await put_one(db, queue="slow")
+    meant = [running, waiting, later, held, there, 1]
+    assert await move_tasks(db, meant, {"queue": "slow"}) == {waiting, later, held}
+    assert await in_queue(db, "slow") == {waiting, later, held, there}
+    assert await in_queue(db, "mail") == set()
+
+
+def test_synchronous_code_has_the_same_calls(as_default: None) -> None:
+    assert sync.limit_queue("mail", max_running=2) == [1]
+    assert sync.limit_task("shop.send", rate="5/s") == [2]
+    assert sync.limit_key("acme", max_running=1) == [3]
+    assert sync.pause_task("shop.send", lasts=60) == [4]
+    assert [limit.kind for limit in sync.list_limits()] == ["running", "running", "pause", "rate"]
+    assert sync.resume_task("shop.send")
+    ids = [sync.enqueue("shop.send", queue="mail").id for _ in range(3)]
+    assert sync.set_priority(3, queue="mail") == 3
+    assert sync.move(to="slow", queue="mail") == 3
+    assert sync.purge("slow") == 3
+    assert sync.retry(ids[0]) == {ids[0]}
+    assert sync.retry_where(status="CANCELLED", queue="slow") == 2
+    assert sync.cancel_where(queue="slow") == 3
+    assert sync.unblock(ids[0]) == set()
+
+
+async def test_synchronous_operations_are_refused_where_they_would_block_an_event_loop() -> None:
+    with pytest.raises(WrongContext, match=r"await operations\.purge"):
+        sync.purge("mail")
 
 
 # New limits.
