@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from aaiclick_queue import Client, Settings, sync
+from aaiclick_queue.callers import caller_transaction
 from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
 from aaiclick_queue.flow.admit import Admission
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
@@ -435,6 +437,25 @@ async def test_a_row_that_is_committed_late_by_who_could_not_see_the_limit_is_ca
     await finish(db, operation)
     assert await count(db, "ready") == 0
     assert {one["task_id"] for one in await rows(db, "held")} > set(late_ids)
+
+
+async def test_a_transaction_that_goes_on_after_the_limit_and_still_cannot_see_it_is_waited_for(
+    db: Database, settings: Settings
+) -> None:
+    connection = await asyncpg.connect(settings.postgres_url)
+    try:
+        async with connection.transaction(isolation="repeatable_read"):
+            late = caller_transaction(connection, schema=settings.postgres_schema)
+            await put(late, queue="mail")
+            operation = await set_limit(db, NewLimit("queue", "mail", "running", 1), by="me")
+            assert operation
+            await asyncio.sleep(0.003)  # ids are of milliseconds
+            newer = await put(late, count=2, queue="mail")
+    finally:
+        await connection.close()
+    await finish(db, operation)
+    assert await count(db, "ready") == 0
+    assert {one["task_id"] for one in await rows(db, "held")} > set(newer)
 
 
 async def test_a_row_that_is_committed_behind_the_last_page_of_a_pass_is_caught_too(db: Database) -> None:
