@@ -36,9 +36,11 @@ WITH made AS (
 SELECT id FROM made
 """
 # The one that was longest without a page: one that waits for an old transaction must not keep the others. Limits of
-# one name come one by one: the last of them opens the queue that they have closed.
+# one name come one by one: the last of them opens the queue that they have closed. A process that freezes inside its
+# page must not stop all others: Postgres ends its transaction.
 NEXT_OPERATION = """
-SELECT o.id, o.kind, o.filter, o.arguments, o.up_to, o.place, o.after, o.made_by, o.created_at
+SELECT o.id, o.kind, o.filter, o.arguments, o.up_to, o.place, o.after, o.made_by, o.created_at,
+       set_config('idle_in_transaction_session_timeout', '5s', true)
 FROM aaiclick_queue.operations o
 WHERE o.status = 'OPEN' AND o.id = coalesce($1::bigint, o.id) AND NOT (o.kind = 'limit' AND EXISTS (
     SELECT FROM aaiclick_queue.operations before WHERE before.status = 'OPEN' AND before.kind = 'limit'

@@ -302,24 +302,23 @@ async def test_an_operation_of_a_newer_version_fails_with_a_word(db: Database) -
 
 async def test_failed_tasks_are_retried_by_filter_and_once_though_they_fail_again(db: Database, client: Client) -> None:
     ids = await put(db, count=3, queue="mail", max_attempts=1)
-    other = await put_one(db, queue="mail")
     worker_id = await register_worker(db)
-    for run in await claim(db, worker_id, limit=3, queues=["mail"]):
-        assert await end(db, run, Failed(Error("ValueError", "no luck")))
-
-    def fails_again(_: Operation) -> None:
-        fails.append(asyncio.create_task(_fail_all(db, worker_id)))
-
-    fails: list[asyncio.Task[None]] = []
-    assert await retry_where(queue="mail", client=client, progress=fails_again) == 3
-    await asyncio.gather(*fails)
     await _fail_all(db, worker_id)
-    assert {(await statuses(db))[one] for one in (*ids, other)} == {"FAILED"}
-    assert await retry([*ids, 1], client=client) == set(ids)
+    operation = await make_operation(db, "retry", {"queue": "mail"}, {}, by="me")
+    worked = await work_once(db, operation)
+    assert worked
+    assert worked.taken == 3
+    await _fail_all(db, worker_id)
+    assert (await finish(db, operation)).done == 3
+    assert {(await statuses(db))[one] for one in ids} == {"FAILED"}
     attempts = [one["outcome"] for one in await rows(db, "attempts") if one["task_id"] == ids[0]]
-    assert attempts == ["FAILED", "FAILED"]
+    assert attempts == ["FAILED"]
+    assert await retry([*ids, 1], client=client) == set(ids)
     assert await cancel_where(queue="mail", client=client) == 3
+    assert await retry_where(queue="mail", client=client) == 0  # FAILED ones, unless told otherwise
     assert await retry_where(status="CANCELLED", client=client) == 3
+    runs = await claim(db, worker_id, queues=["mail"])
+    assert [(run.task_id, run.attempt) for run in runs] == [(one, 1) for one in ids]
 
 
 async def _fail_all(db: Database, worker_id: int) -> None:
