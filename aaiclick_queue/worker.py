@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from . import __version__
+from .caps import Lines
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
@@ -30,6 +31,7 @@ from .flow.heartbeat import Beat, Counters, Identity, register, set_status
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
+from .leaving import Leaving
 from .listener import Listener
 from .local import database_url
 from .migrate import require_head
@@ -51,13 +53,22 @@ TICK_SECONDS = 0.25
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with their weights, slots, threads, background loops."""
+    """How a worker was asked to work: queues with their weights and caps, slots, threads, background loops, its end."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
     slots: int = 100
     threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
     background: bool = True
     modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
+    limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
+    burst: bool = False  # end when nothing is left to do
+    max_tasks: int | None = None  # end after so many runs
+    max_memory: int | None = None  # end when the process has grown beyond so many megabytes
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether there is a moment at which it is to leave."""
+        return self.burst or self.max_tasks is not None or self.max_memory is not None
 
 
 class Worker:
@@ -75,6 +86,7 @@ class Worker:
         self._over = False
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
+        self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
         kinds = [task.is_async for task in registry.values()]
         share = 1 - sum(kinds) / len(kinds) if kinds else 0.0
@@ -105,7 +117,8 @@ class Worker:
                 Streams(self.settings.redis_url, prefix=self.settings.redis_prefix) if self.settings.redis_url else None
             )
             every = EVERY_QUEUE in self.plan.queues
-            self._line = Line({} if every else self.plan.queues)
+            queues = {} if every else self.plan.queues
+            self._line = Lines(queues, self.plan.limits, self.slots.taken) if self.plan.limits else Line(queues)
             self._claimer = Claimer(self, db, self._line, self.slots, every_queue=every)
             self._claimer.may_claim = self._may_claim
             await self._register()
@@ -137,6 +150,8 @@ class Worker:
             if self.plan.background:
                 loops.append(group.create_task(self._background.run()))
             loops.append(group.create_task(self._come_back()))
+            if self.plan.ends_by_itself:
+                loops.append(group.create_task(self._leaving().run()))
             claiming = group.create_task(self._claimer.run())
             if self._streams is not None:
                 self._claimer.listener = Listener(
@@ -155,6 +170,14 @@ class Worker:
                 task.cancel()
         if self._claimer.listener is not None:
             await self._claimer.listener.leave()
+
+    def _leaving(self) -> Leaving:
+        plan = self.plan
+        queues = [] if EVERY_QUEUE in plan.queues else list(plan.queues)
+        leaving = Leaving(self, self._db, queues, burst=plan.burst, looks_at_due=plan.background)
+        leaving.max_tasks, leaving.max_memory = plan.max_tasks, plan.max_memory
+        self._claimer.budget = leaving.budget
+        return leaving
 
     # The claimer's side.
 
@@ -196,6 +219,8 @@ class Worker:
     def _run_ended(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is None:
             self.slots.let_go(run)
+            self._claimer.ended(run.claimed.queue)
+            self.tally["Succeeded" if run.committed else "Gone"] += 1
             if run.committed:
                 self._completed += 1
                 self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
@@ -213,6 +238,8 @@ class Worker:
                 run = None  # the same task, claimed again meanwhile
             if run is not None:
                 self.slots.let_go(run)
+                self._claimer.ended(run.claimed.queue)
+                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
             if ended.task_id not in landed:
                 self._lost += 1
                 self._report.stale(ended)

@@ -11,23 +11,30 @@ from collections.abc import Sequence
 
 from ..settings import Settings
 from .banner import postgres_facts
-from .program import BAD_SETTINGS, USAGE, echo
+from .program import BAD_SETTINGS, INTERRUPTED, TERMINATED, USAGE, echo
 
 AGAIN_SECONDS = 1.0
 PERMANENT = frozenset({USAGE, BAD_SETTINGS})  # starting again would say the same again
+BY_SIGNAL = frozenset({INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
 
 
-async def supervise(settings: Settings, arguments: Sequence[str], count: int) -> int:
-    """Keep `count` children with these arguments running; returns the exit code."""
+def ended_as_told(code: int, signals: int) -> bool:
+    """Whether a child ended as it should after so many signals; one that still starts is ended by the first."""
+    return code == 0 or (signals == 1 and code in BY_SIGNAL)
+
+
+async def supervise(settings: Settings, arguments: Sequence[str], count: int, *, once: bool = False) -> int:
+    """Keep `count` children with these arguments running, `once` until they end by themselves; gives the exit code."""
     await postgres_facts(settings)  # what is wrong with the database is said once, not by each child
-    return await Processes(arguments, count).run()
+    return await Processes(arguments, count, once=once).run()
 
 
 class Processes:
-    """Children that are started again when they crash, and end with us."""
+    """Children that are started again when they end, and end with us."""
 
-    def __init__(self, arguments: Sequence[str], count: int) -> None:
-        """`arguments` are those of one child."""
+    def __init__(self, arguments: Sequence[str], count: int, *, once: bool = False) -> None:
+        """`arguments` are those of one child; `once`: one that ends with 0 has done what it was for."""
+        self._once = once
         self._arguments = list(arguments)
         self._count = count
         self._children: dict[int, asyncio.subprocess.Process] = {}
@@ -65,15 +72,17 @@ class Processes:
                 child.terminate()
             code = await child.wait()
             del self._children[place]
-            if code == 0:
+            if ended_as_told(code, self._signals) if self._stopping.is_set() else self._once and code == 0:
                 return
+            shown = "0"
+            if code == 0:
+                continue  # it has run or grown enough, or was told to stop: the next one takes its place
             if self._stopping.is_set() or code in PERMANENT:
                 self._code = self._code or (code if code > 0 else 128 - code)
                 self._stop_others()
                 return
             how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             echo(f"{time.strftime('%H:%M:%S')} ! process {child.pid} {how}: starting it again", err=True)
-            shown = "0"
             await self._pause()
 
     async def _pause(self) -> None:

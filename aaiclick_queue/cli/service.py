@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from .completing import served_queues
 from .output import run
 from .program import USAGE, Program, colour, fail, verbose_option
+from .switches import Switches, read_switches, switches
 
 if TYPE_CHECKING:
     from ..settings import Settings
@@ -31,15 +33,19 @@ Examples:
   aaiclick-queue worker -A tasks                        tasks.py in this folder, queue `default`
   aaiclick-queue worker -A shop.mail,shop.reports -Q mail:3,default -c 200
   aaiclick-queue worker -A shop -Q '*' --processes 4 --log-format json
+  aaiclick-queue worker -A shop -Q reports,mail --limit reports=2
+  aaiclick-queue worker -A tasks --reload               at the desk: each save starts it anew
+  aaiclick-queue worker -A tasks --burst                run what waits, then end
 
 \b
-Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.""",
+Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.
+SIGUSR1 prints where every thread and task is.""",
 )
 @click.option(
     "-A", "modules", multiple=True, metavar="MODULE[,MODULE]", help="Modules, or files, with tasks; they alone can run."
 )
 @click.option(
-    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'",
+    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'", shell_complete=served_queues,
     help="Queues, with weights if wanted; `default` unless given, '*' for all.",
 )  # fmt: skip
 @click.option("-c", "slots", type=click.IntRange(1, 10_000), default=100, help="Async tasks at a time, a process.")
@@ -47,6 +53,7 @@ Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it bac
     "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
 )
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
+@switches
 @click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
 @log_format_option
 @log_level_option
@@ -64,6 +71,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     log_level: str | None,
     parent_fd: int | None,
     banner_processes: int | None,
+    **given: Any,
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
@@ -78,23 +86,23 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
             code=USAGE,
         )
     weights = parse_queues(queues)
+    asked = read_switches(given, weights)
     settings = _settings(log_level)
-    if processes > 1:
+    if processes > 1 or asked.reload:
         threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
             *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
             *(["--no-background"] if no_background else []),
             *(["--verbose"] if _verbose() else []),
+            *asked.arguments(),
         ]
-        from .processes import supervise
-
-        return run(supervise(settings, arguments, processes))
+        return _with_children(settings, arguments, wanted, processes, asked)
     _set_up_logs(log_format, settings)
     modules = import_modules(wanted, verbose=_verbose())
     from .serving import stay, work
 
-    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background, **asked.plan())
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
     return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
 
@@ -113,6 +121,19 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
     from .serving import loops, stay
 
     return stay(loops(settings, banner=log_format == "pretty"))
+
+
+def _with_children(
+    settings: Settings, arguments: list[str], modules: list[str], processes: int, asked: Switches
+) -> int:
+    if asked.reload:
+        from .reloading import reload_worker
+
+        many = ["--processes", str(processes)] if processes > 1 else []
+        return run(reload_worker([*arguments, *many], modules))
+    from .processes import supervise
+
+    return run(supervise(settings, arguments, processes, once=asked.burst))
 
 
 def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
@@ -149,12 +170,10 @@ def _verbose() -> bool:
     return isinstance(root, Program) and root.verbose
 
 
-def _plan(
-    queues: dict[str, int], modules: tuple[str, ...], *, slots: int, threads: int | None, background: bool
-) -> Plan:
+def _plan(queues: dict[str, int], modules: tuple[str, ...], *, threads: int | None, **more: Any) -> Plan:
     import msgspec
 
     from ..worker import Plan
 
-    plan = Plan(queues=queues, slots=slots, background=background, modules=modules)
+    plan = Plan(queues=queues, modules=modules, **more)
     return plan if threads is None else msgspec.structs.replace(plan, threads=threads)
