@@ -125,7 +125,9 @@ def test_what_runs_is_handed_back_at_no_cost(settings: Settings, invoke: Invoke,
         assert [line["task_id"] for line in events(started, "run handed back")] == [long]
         wait_for(lambda: running(invoke) == [long])
         assert json.loads(invoke("task", "get", long, "--json").stdout)["attempt"] == 1
+        before = len(events(started, "worker draining"))
         started.press_ctrl_c()
+        started.wait_for(lambda: len(events(started, "worker draining")) > before)
         started.press_ctrl_c()
         assert started.ends() == 0
 
