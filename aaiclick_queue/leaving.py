@@ -25,6 +25,7 @@ DEAR = 20  # at most a twentieth of the time goes into asking what is left
 MEMORY_SECONDS = 1.0
 MEGABYTE = 2**20
 LATER_LIMIT = 100_000
+HELD_SECONDS = 5.0  # what a limit holds back may still get in line when others' runs end; not for ever
 
 # What this worker could still get: its own leases too, for a claim may be on its way. A paused queue is left as it is,
 # and what is due is somebody's to move only where background loops run ($4). $3: every queue there is.
@@ -42,7 +43,9 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.worker_id = $1)
     OR EXISTS (SELECT FROM served WHERE EXISTS (SELECT FROM aaiclick_queue.ready r WHERE r.queue = served.name))
     OR $4 AND EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.not_before <= now() AND ($3 OR d.queue = ANY($2))
                       AND NOT EXISTS (SELECT FROM aaiclick_queue.queues q
-                                      WHERE q.name = d.queue AND q.paused_at IS NOT NULL)) AS work_left
+                                      WHERE q.name = d.queue AND q.paused_at IS NOT NULL)) AS work_left,
+    EXISTS (SELECT FROM aaiclick_queue.held h WHERE $3) OR EXISTS (
+        SELECT FROM served WHERE EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.queue = served.name)) AS work_held
 """
 WAITS_FOR_LATER = """
 SELECT count(*) AS n FROM (SELECT queue FROM aaiclick_queue.delayed LIMIT $1) AS d WHERE $3 OR d.queue = ANY($2::text[])
@@ -76,6 +79,7 @@ class Leaving:
         self._looks_at_due = looks_at_due
         self._next_look = 0.0
         self._next_weighing = 0.0
+        self._only_held_since: float | None = None
         self.max_tasks: int | None = None
         self.max_memory: int | None = None  # megabytes
 
@@ -111,16 +115,25 @@ class Leaving:
             self._next_weighing = now + MEMORY_SECONDS
             if (used := memory_megabytes()) > self.max_memory:
                 return f"{used:,} MB are used, more than --max-memory {self.max_memory:,}: leaving"
-        if self._burst and now >= self._next_look and not self._worker.held() and not await self._work_is_left():
+        if self._burst and now >= self._next_look and not await self._work_is_left():
             return await self._sum_up()
         return None
 
     async def _work_is_left(self) -> bool:
+        if self._worker.held():
+            self._only_held_since = None
+            return True
         began = time.monotonic()
         every = not self._queues
         [row] = await self._db.fetch(WORK_LEFT, self._worker.worker_id, self._queues, every, self._looks_at_due)
         self._next_look = time.monotonic() + DEAR * (time.monotonic() - began)
-        return bool(row["work_left"]) or bool(self._worker.held())
+        if row["work_left"] or self._worker.held():
+            self._only_held_since = None
+            return True
+        if not row["work_held"]:
+            return False
+        self._only_held_since = self._only_held_since or began
+        return began - self._only_held_since < HELD_SECONDS
 
     async def _sum_up(self) -> str:
         counts = Counter({WORDS[kind]: n for kind, n in self._worker.tally.items() if kind in WORDS})

@@ -87,6 +87,10 @@ class Slots:
         """Runs of this queue that are here, also those that were given up while their thread goes on."""
         return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
 
+    def in_threads(self) -> list[Run]:
+        """Runs whose thread is in user code."""
+        return list(self._threads)
+
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
         sync = total = 0

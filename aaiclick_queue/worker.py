@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
@@ -41,6 +42,7 @@ from .pulse import Pulse
 from .report import Report
 from .settings import Settings
 from .slots import Slots
+from .stacks import Shown, draw
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
@@ -107,6 +109,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped."""
         settings_here.set(self.settings)
+        self._db_loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         dsn = await database_url(self.settings)
         async with Database(self.settings, size=3, flow=True, dsn=dsn) as db:
             await require_head(db)
@@ -289,6 +292,12 @@ class Worker:
         """The lease could not be renewed in time by this process's own clock."""
         self._db_loop.call_soon_threadsafe(self._fence)
 
+    def stacks(self) -> str:
+        """Where every run, thread and asyncio task of this process is."""
+        seen = self._pulse.loop_seen if self.started.is_set() else time.monotonic()
+        runs = list({*self.slots.held.values(), *self.slots.in_threads()})
+        return draw(Shown(self.worker_id, runs, self._db_loop, self._loop_thread, seen))
+
     def _act_on(self, answer: Beat) -> None:
         if answer.worker_id != self.worker_id or self._over:
             return  # of an earlier incarnation, or one beat after we said STOPPED
@@ -341,7 +350,6 @@ class Worker:
     # Life.
 
     async def _register(self) -> None:
-        self._db_loop = asyncio.get_running_loop()
         worker_id = secrets.randbits(62) | 1
         identity = Identity(
             worker_id, os.getpid(), self.plan.slots, socket.gethostname(), __version__, tuple(self.plan.queues)

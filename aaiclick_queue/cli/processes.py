@@ -47,6 +47,7 @@ class Processes:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._forward, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._ask_for_stacks)
         # Only we hold the writing end: when we die, however that is, the children read its end of file.
         reading, writing = os.pipe()
         try:
@@ -95,6 +96,10 @@ class Processes:
     def _stop_others(self) -> None:
         if not self._stopping.is_set():
             self._forward(signal.SIGTERM)
+
+    def _ask_for_stacks(self) -> None:
+        for child in self._children.values():
+            child.send_signal(signal.SIGUSR1)
 
     def _forward(self, number: int) -> None:
         self._stopping.set()

@@ -48,6 +48,7 @@ class Reloader:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._forward, number)
+        loop.add_signal_handler(signal.SIGUSR1, self._ask_for_stacks)
         # Only we hold the writing end: when we die, however that is, the worker reads its end of file.
         reading, writing = os.pipe()
         code = 0
@@ -141,6 +142,10 @@ class Reloader:
         finally:
             for task in tasks:
                 task.cancel()
+
+    def _ask_for_stacks(self) -> None:
+        if self._child is not None and self._child.returncode is None:
+            self._child.send_signal(signal.SIGUSR1)
 
     def _forward(self, number: int) -> None:
         self._stopping.set()

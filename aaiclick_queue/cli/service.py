@@ -75,8 +75,9 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
-    from .stopping import Parent
+    from .stopping import Parent, survive_sigusr1
 
+    survive_sigusr1()
     parent = None if parent_fd is None else Parent(parent_fd)
     wanted = names(modules)
     if not wanted:
@@ -107,7 +108,11 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue background --log-format json     beside workers with --no-background""",
+)
 @log_format_option
 @log_level_option
 @verbose_option
@@ -116,6 +121,9 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
 
     Every worker runs them as well, unless it was started with --no-background.
     """
+    from .stopping import survive_sigusr1
+
+    survive_sigusr1()
     settings = _settings(log_level)
     _set_up_logs(log_format, settings)
     from .serving import loops, stay
