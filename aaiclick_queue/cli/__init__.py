@@ -10,6 +10,7 @@ from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
+from .top import top
 from .workers import workers
 
 __all__ = ["main"]
@@ -23,7 +24,7 @@ Examples:
   aaiclick-queue demo                        see it work, no server needed
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
-  aaiclick-queue queue list --watch          what waits, what runs
+  aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
 \b
@@ -37,5 +38,5 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, background, queue, task, workers, doctor, config, completion):
+for command in (demo, migrate, worker, background, top, queue, task, workers, doctor, config, completion):
     main.add_command(command)

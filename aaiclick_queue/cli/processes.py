@@ -11,16 +11,10 @@ from collections.abc import Sequence
 
 from ..settings import Settings
 from .banner import postgres_facts
-from .program import BAD_SETTINGS, INTERRUPTED, TERMINATED, USAGE, echo
+from .program import echo
+from .reloading import PERMANENT, ended_as_told
 
 AGAIN_SECONDS = 1.0
-PERMANENT = frozenset({USAGE, BAD_SETTINGS})  # starting again would say the same again
-BY_SIGNAL = frozenset({INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
-
-
-def ended_as_told(code: int, signals: int) -> bool:
-    """Whether a child ended as it should after so many signals; one that still starts is ended by the first."""
-    return code == 0 or (signals == 1 and code in BY_SIGNAL)
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], count: int, *, once: bool = False) -> int:

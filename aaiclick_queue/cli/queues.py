@@ -61,7 +61,7 @@ def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # n
         if dry_run:
             return f"would pause {name}: {_waiting(before)}"
         await ensure_partitions(db)
-        if not await pause_queue(db, name, by=_me(), reason=reason):
+        if not await pause_queue(db, name, by=who_am_i(), reason=reason):
             return f"{name} was paused already"
         return f"paused {name}: {_waiting(before)}"
 
@@ -84,7 +84,7 @@ def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 -
         if dry_run:
             return f"would resume {name}: {_waiting(before)}", 0
         await ensure_partitions(db)
-        await resume_queue(db, name, by=_me())
+        await resume_queue(db, name, by=who_am_i())
         return f"resumed {name}: {_waiting(before)}", 0
 
     said, code = with_database(work)
@@ -102,7 +102,8 @@ def _waiting(views: Sequence[QueueView]) -> str:
     return f"{_many(views[0].ready, more=views[0].ready_is_more) if views else 0} ready"
 
 
-def _me() -> str:
+def who_am_i() -> str:
+    """User and host, for whoever asks who did it."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name

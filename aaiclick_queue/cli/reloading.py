@@ -13,14 +13,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .processes import PERMANENT, ended_as_told
-from .program import echo
+from .program import BAD_SETTINGS, INTERRUPTED, TERMINATED, USAGE, echo
 from .watching import Watch, folders
 
 GRACE_SECONDS = 3.0  # for what runs, at the desk; then it is handed back
 LONGEST_SECONDS = 8.0  # and the worker ends, or is ended
 AGAIN_SECONDS = 1.0
 LONGEST_AGAIN_SECONDS = 30.0
+PERMANENT = frozenset({USAGE, BAD_SETTINGS})  # starting again would say the same again
+BY_SIGNAL = frozenset({INTERRUPTED, TERMINATED, -signal.SIGINT, -signal.SIGTERM})
+
+
+def ended_as_told(code: int, signals: int) -> bool:
+    """Whether a child ended as it should after so many signals; one that still starts is ended by the first."""
+    return code == 0 or (signals == 1 and code in BY_SIGNAL)
 
 
 async def reload_worker(arguments: Sequence[str], modules: Sequence[str]) -> int:
