@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from .postgres import Database
-from .views import SAMPLE_LIMIT, QueueView, WorkerView, list_queues, list_workers
+from .views import QueueView, WorkerView, list_queues, list_workers
 
 NEW_LIMIT = 20_000  # rows of one look: 10 ms; who enqueues faster is told by `new_is_more`
 SAMPLES = 240
@@ -22,7 +22,6 @@ NEW_TASKS = """
 SELECT queue, count(*) AS n, max(id) AS newest
 FROM (SELECT id, queue FROM aaiclick_queue.tasks WHERE id > $1 ORDER BY id LIMIT $2) AS t GROUP BY queue
 """
-HELD = "SELECT queue, count(*) AS n FROM (SELECT queue FROM aaiclick_queue.held LIMIT $1) AS h GROUP BY queue"
 
 
 class Glance(msgspec.Struct, frozen=True):
@@ -31,16 +30,9 @@ class Glance(msgspec.Struct, frozen=True):
     at: float  # monotonic
     queues: list[QueueView]
     workers: list[WorkerView]
-    held: dict[str, int]
     new: dict[str, int]  # tasks enqueued since the glance before
     new_is_more: bool
     newest_id: int
-
-    def waiting(self, queue: QueueView) -> int | None:
-        """Tasks of the queue that have not ended; None where they are too many to be counted."""
-        if queue.ready_is_more or queue.delayed_is_more or self.held.get(queue.name, 0) >= SAMPLE_LIMIT:
-            return None
-        return queue.ready + queue.delayed + queue.running + self.held.get(queue.name, 0)
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -59,9 +51,8 @@ async def take_glance(db: Database, before: Glance | None) -> Glance:
     newest = max([newest, *(row["newest"] for row in rows)])
     if more:
         newest = (await db.fetch(NEWEST_ID))[0]["id"]
-    held = {row["queue"]: row["n"] for row in await db.fetch(HELD, SAMPLE_LIMIT)}
     queues, workers = await list_queues(db), await list_workers(db)
-    return Glance(time.monotonic(), queues, workers, held, new, more, newest)
+    return Glance(time.monotonic(), queues, workers, new, more, newest)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -91,7 +82,7 @@ class History:
             Sample(
                 at=glance.at,
                 enqueued=dict(self._enqueued),
-                waiting={queue.name: glance.waiting(queue) for queue in glance.queues},
+                waiting={queue.name: _open(queue) for queue in glance.queues},
                 done={worker.id: worker.completed + worker.failed for worker in glance.workers},
                 ready={queue.name: queue.ready for queue in glance.queues},
                 running=sum(queue.running for queue in glance.queues),
@@ -147,6 +138,13 @@ class History:
         new = self._samples[-1]
         old = next((one for one in reversed(self._samples) if new.at - one.at >= seconds), self._samples[0])
         return old, new, max(new.at - old.at, 0.001)
+
+
+def _open(queue: QueueView) -> int | None:
+    """Tasks of the queue that have not ended; None where they are too many to be counted."""
+    if queue.ready_is_more or queue.held_is_more or queue.delayed_is_more:
+        return None
+    return queue.ready + queue.held + queue.delayed + queue.running
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

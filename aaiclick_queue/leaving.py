@@ -61,6 +61,9 @@ class Leaver(Protocol):
     def held(self) -> Sequence[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
 
+    def found_nothing(self) -> None:
+        """There is nothing to claim: what is held may be let in."""
+
     def stop(self, *, now: bool = False) -> None:
         """Stop taking tasks and end."""
 
@@ -104,7 +107,7 @@ class Leaving:
             if why is not None:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        log.info("→ %s", why, extra={"event": "worker leaves", "runs": self.ran})
+        log.info("→ %s", why, extra={"event": "worker leaves", "reason": why, "runs": self.ran})
         self._worker.stop()
 
     async def _due(self) -> str | None:
@@ -132,6 +135,7 @@ class Leaving:
             return True
         if not row["work_held"]:
             return False
+        self._worker.found_nothing()
         self._only_held_since = self._only_held_since or began
         return began - self._only_held_since < HELD_SECONDS
 

@@ -29,8 +29,8 @@ HELP = """
   s             sort queues by the next column
   ?             this page; any key leaves it
 
-  READY is exact up to 10,000; DELAYED, HELD and RUNNING up to 100,000 of all
-  queues together.
+  READY and HELD are exact up to 10,000; DELAYED and RUNNING up to 100,000 of
+  all queues together.
   IN/S and DONE/S are of the last 5 s: what was enqueued, and what left the
   queue for good. DONE/S of a queue that is too long to be counted is not known;
   the total is then what the workers say.
@@ -113,7 +113,7 @@ def _totals(glance: Glance, history: History, width: int, interval: float) -> li
     ready = f"{sum(q.ready for q in total):,}{'+' if any(q.ready_is_more for q in total) else ''}"
     line = Text.assemble(
         ("ready ", "dim"), (ready, "bold"), ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}",
-        ("   held ", "dim"), f"{sum(glance.held.values()):,}", ("   running ", "dim"),
+        ("   held ", "dim"), f"{sum(q.held for q in total):,}", ("   running ", "dim"),
         (f"{sum(q.running for q in total):,}", "bold"), f"/{sum(w.slots for w in alive):,}",
         ("   workers ", "dim"), (str(len(alive)), "bold" if alive else "bold red"),
     )  # fmt: skip
@@ -151,8 +151,7 @@ def _table(headers: Sequence[str], *, left: Sequence[str]) -> Table:
 
 
 def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int) -> Table:
-    assert seen.glance is not None
-    names = ["QUEUE", "READY", "OLDEST", "DELAYED", "HELD", "RUNNING", "IN/S", "DONE/S"]
+    names = ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "IN/S", "DONE/S"]
     names += ["WORKERS", "READY, LATELY"] if wide else []
     headers = [f"{name}▾" if name.lower() == seen.sort or (name, seen.sort) == ("QUEUE", "name") else name
                for name in [*names, "STATE"]]  # fmt: skip
@@ -163,8 +162,8 @@ def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int)
             Text(one_line(queue.name, 24 if not wide else 40)),
             Text(_many(queue.ready, more=queue.ready_is_more), "bold" if queue.ready else "dim"),
             _age(queue.oldest_seconds),
+            _count(queue.held, more=queue.held_is_more),
             _count(queue.delayed, more=queue.delayed_is_more),
-            _count(seen.glance.held.get(queue.name, 0)),
             _count(queue.running),
             Text(_rate(rates.enqueued)),
             Text(_rate(rates.done)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completing import queue_names
 from .output import Right, changer, reader, show, table, with_database
 from .program import NOTHING_MATCHED, Nouns, echo
 
@@ -45,7 +46,7 @@ def list_command(as_json: bool, watch: float | None, limit: int) -> None:
 Examples:
   aaiclick-queue queue pause mail --reason "the provider is down\"""",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=queue_names)
 @click.option("--reason", help="Shown to whoever asks why nothing moves.")
 @changer
 def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - can be undone: nothing to ask
@@ -61,15 +62,19 @@ def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # n
         if dry_run:
             return f"would pause {name}: {_waiting(before)}"
         await ensure_partitions(db)
-        if not await pause_queue(db, name, by=who_am_i(), reason=reason):
+        if not await pause_queue(db, name, by=_me(), reason=reason):
             return f"{name} was paused already"
         return f"paused {name}: {_waiting(before)}"
 
     echo(with_database(work))
 
 
-@queue.command()
-@click.argument("name")
+@queue.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue queue resume mail""",
+)
+@click.argument("name", shell_complete=queue_names)
 @changer
 def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 - can be undone: nothing to ask
     """Claim tasks of a paused queue again."""
@@ -84,7 +89,7 @@ def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 -
         if dry_run:
             return f"would resume {name}: {_waiting(before)}", 0
         await ensure_partitions(db)
-        await resume_queue(db, name, by=who_am_i())
+        await resume_queue(db, name, by=_me())
         return f"resumed {name}: {_waiting(before)}", 0
 
     said, code = with_database(work)
@@ -102,8 +107,7 @@ def _waiting(views: Sequence[QueueView]) -> str:
     return f"{_many(views[0].ready, more=views[0].ready_is_more) if views else 0} ready"
 
 
-def who_am_i() -> str:
-    """User and host, for whoever asks who did it."""
+def _me() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user without a name

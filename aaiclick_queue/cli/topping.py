@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.live import Live
 
 from ..glance import Glance, History, take_glance
+from ..limits import whoami
 from ..postgres import Database
 from .frame import SORTS, Seen, draw_frame, sorted_queues
 from .keys import pressed_keys
 from .output import one_json_line, to_json
 from .program import echo
-from .queues import who_am_i
 
 LOOK_SECONDS = 20.0  # a look that takes longer is given up
 PLAIN_WIDTH = 140
@@ -111,9 +111,9 @@ class Top:
         try:
             await ensure_partitions(self._db)
             if paused:
-                await resume_queue(self._db, queue, by=who_am_i())
+                await resume_queue(self._db, queue, by=whoami())
             else:
-                await pause_queue(self._db, queue, by=who_am_i(), reason="by top")
+                await pause_queue(self._db, queue, by=whoami(), reason="by top")
         except Exception as error:
             self._show(note=f"could not {'resume' if paused else 'pause'} {queue}: {error}")
         else:
@@ -196,7 +196,7 @@ def frame_data(seen: Seen) -> dict[str, Any]:
             "ready": sum(queue.ready for queue in glance.queues),
             "ready_is_more": any(queue.ready_is_more for queue in glance.queues),
             "delayed": sum(queue.delayed for queue in glance.queues),
-            "held": sum(glance.held.values()),
+            "held": sum(queue.held for queue in glance.queues),
             "running": sum(queue.running for queue in glance.queues),
             "slots": sum(worker.slots for worker in alive),
             "workers": len(alive),
@@ -206,7 +206,6 @@ def frame_data(seen: Seen) -> dict[str, Any]:
         "queues": [
             {
                 **{name: getattr(queue, name) for name in queue.__struct_fields__},
-                "held": glance.held.get(queue.name, 0),
                 "in_per_second": history.of_queue(queue.name).enqueued,
                 "done_per_second": history.of_queue(queue.name).done,
             }

@@ -2,19 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from aaiclick_queue import connect
 from aaiclick_queue.leaving import memory_megabytes
+from aaiclick_queue.limits import limit_queue, pause_task
 from aaiclick_queue.settings import Settings
 from tests.cli.conftest import Invoke
 from tests.cli.running import MODULE, environment, program, run, worker
 from tests.cli.test_worker import enqueue, events
 from tests.wires.redis_server import OwnRedis
+
+
+@pytest.fixture
+def db_limits(settings: Settings) -> Callable[..., None]:
+    """Limits a queue, or pauses an entrypoint."""
+
+    def change(queue: str, *, max_running: int | None = None, pause: str | None = None) -> None:
+        async def work() -> None:
+            async with connect(settings=settings) as client:
+                if pause:
+                    await pause_task(pause, client=client)
+                else:
+                    await limit_queue(queue, max_running=max_running, client=client)
+
+        asyncio.run(work())
+
+    return change
 
 
 def statuses(invoke: Invoke) -> Counter[str]:
@@ -72,6 +93,20 @@ def test_a_burst_leaves_what_it_can_never_run(settings: Settings, invoke: Invoke
     assert ran.returncode == 0
     assert json.loads(invoke("task", "get", paused, "--json").stdout)["status"] == "QUEUED"
     assert json.loads(invoke("task", "get", unknown, "--json").stdout)["status"] == "SCHEDULED"
+
+
+def test_a_burst_runs_what_a_limit_holds_and_leaves_what_it_never_lets_in(
+    settings: Settings, invoke: Invoke, db_limits: Callable[..., None]
+) -> None:
+    db_limits("mail", max_running=1)
+    db_limits("", pause=f"{MODULE}.talk")
+    held = add_many(invoke, 5, "--queue", "mail")
+    stays = enqueue(invoke, "talk")
+    ran = run("worker", "-A", MODULE, "-Q", "mail,default", "--burst", env=environment(settings))
+    assert ran.returncode == 0, ran.stderr
+    assert "burst is over: 5 succeeded" in ran.stdout
+    assert {json.loads(invoke("task", "get", one, "--json").stdout)["status"] for one in held} == {"COMPLETED"}
+    assert json.loads(invoke("task", "get", stays, "--json").stdout)["status"] == "PENDING"
 
 
 @pytest.mark.parametrize("with_redis", [False, True], ids=["without Redis", "with Redis"])

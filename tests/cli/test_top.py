@@ -31,7 +31,7 @@ SHOWN = b"\x1b[?25h"  # and the cursor
 
 
 def queue(name: str, **given: object) -> QueueView:
-    plain = QueueView(name, 0, None, 0, False, 0, 1, None, None, None)
+    plain = QueueView(name, 0, None, 0, False, 0, 0, None, 1, None, None, None)
     return msgspec.structs.replace(plain, **given)
 
 
@@ -44,7 +44,7 @@ def one_worker(number: int, **given: object) -> WorkerView:
 
 
 def glance(at: float, queues: list[QueueView], workers: list[WorkerView] | None = None, **given: object) -> Glance:
-    plain = Glance(at, queues, workers or [], {}, {}, False, 0)
+    plain = Glance(at, queues, workers or [], {}, False, 0)
     return msgspec.structs.replace(plain, **given)
 
 
@@ -66,7 +66,7 @@ def test_the_screen_shows_queues_workers_and_what_changes(settings: Settings, in
         for _ in range(3):
             enqueue(invoke, "add", "--queue", "reports")
         enqueue(invoke, "add", "--queue", "reports", "--countdown", "600")
-        screen.wait_for(r"reports +3 +[\d.]+ m?s +1 +0 +0 .*PAUSED")
+        screen.wait_for(r"reports +3 +[\d.]+ m?s +0 +1 +0 .*PAUSED")
         screen.wait_for(r"ready 3   delayed 1   held 0   running 1/100   workers 1")
         assert re.search(r"WORKER +STATUS +RUNNING +DONE/S +HEARTBEAT", screen.text)
         assert re.search(r"…\d{8}  ACTIVE +1/100 .* mail,default", screen.text)
@@ -225,7 +225,7 @@ def test_rates_are_what_came_and_what_left() -> None:
     history = History()
     history.add(glance(0.0, [queue("mail", ready=100, running=10)]))
     assert history.of_queue("mail").enqueued is None
-    history.add(glance(2.0, [queue("mail", ready=60, running=10, delayed=4)], held={"mail": 6}, new={"mail": 20}))
+    history.add(glance(2.0, [queue("mail", ready=60, running=10, delayed=4, held=6)], new={"mail": 20}))
     rates = history.of_queue("mail")
     assert (rates.enqueued, rates.done) == (10.0, 25.0)  # 110 and 20 more, less the 80 that are there
     assert history.total() == rates
@@ -252,7 +252,7 @@ def test_rates_are_of_the_last_seconds() -> None:
     assert len(history.series("enqueued")) == 99
 
 
-async def test_a_glance_counts_what_is_new_and_what_is_held(db: Database) -> None:
+async def test_a_glance_counts_what_is_new(db: Database) -> None:
     await put(db, queue="mail", count=3)
     first = await take_glance(db, None)
     assert first.new == {}
