@@ -6,9 +6,7 @@ Drawn in the signal's handler or in the heartbeat's thread, so that a blocked ev
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import os
-import select
 import signal
 import sys
 import sysconfig
@@ -41,7 +39,8 @@ ASKED = "stacks"
 LONGEST = 64 * 1024  # bytes
 FRAMES = 40  # a stack, innermost ones
 ALIKE = 20  # heads above one stack
-GATHER_SECONDS = 0.05
+REST_SECONDS = 0.2  # after a print: a thousand signals a second would leave the event loop no time
+GATHER_SECONDS = 0.05  # what the main thread has to come to its handlers
 
 Frames = list[traceback.FrameSummary]
 _OURS = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
@@ -76,8 +75,12 @@ def draw(shown: Shown) -> str:
     silent = now - shown.loop_seen
     blocked = f", event loop BLOCKED for {silent:.1f} s" if silent > 1 else ""
     who = f"worker {shown.worker_id}" if shown.worker_id else "background loops"
-    head = f"{who} (pid {os.getpid()}) at {time.strftime('%H:%M:%S')}: {len(runs)} runs{blocked}"
+    head = f"{who} (pid {os.getpid()}) at {time.strftime('%H:%M:%S')}: {_many(len(runs))}{blocked}"
     return _bounded("\n\n".join([head, *_grouped(drawn)]))
+
+
+def _many(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs:,} runs"
 
 
 def _run(run: Run, shown: Shown, frames: Mapping[int, FrameType], now: float) -> Stack:
@@ -175,47 +178,68 @@ def _bounded(text: str) -> str:
 
 @contextmanager
 def stacks_on_signal(text: Callable[[], str]) -> Iterator[None]:
-    """SIGUSR1 prints `text()` to stderr, whatever the event loop does.
+    """SIGUSR1 prints `text()` to stderr, whatever the event loop does; entered on the main thread, in its loop.
 
-    Two may print it, whoever gets to it first: the main thread, also while C code like `re` keeps the interpreter to
-    itself but looks for signals, and a thread, also while C code like a database driver sleeps through them. What
-    they share is a pipe that faulthandler writes to in the signal itself.
+    Two may print it. The main thread, when it comes to its handlers: also while `re` keeps the interpreter to itself.
+    Else a thread that hears of signals where C writes them: also while a database driver sleeps through them.
     """
+    # Not faulthandler, which needs no thread: in a signal it reads frames that change, and crashed within a minute.
     reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    os.set_blocking(writing, False)  # a full pipe must not stop the process that it is to explain
-
-    def print_if_first(*_: object) -> None:
-        with suppress(OSError):
-            if os.read(reading, 1 << 20):
-                print_stacks(text)
-
-    signal.signal(signal.SIGUSR1, print_if_first)
-    faulthandler.register(signal.SIGUSR1, file=writing, all_threads=True, chain=True)
-    ended = threading.Event()
-    watcher = threading.Thread(
-        target=_watch, args=(reading, print_if_first, ended), name="aaiclick-queue stacks", daemon=True
-    )
+    os.set_blocking(writing, False)
+    turns = Turns(text)
+    signal.signal(signal.SIGUSR1, lambda *_: turns.main_thread())
+    loops = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    watcher = threading.Thread(target=_watch, args=(reading, loops, turns), name="aaiclick-queue signals", daemon=True)
     watcher.start()
     try:
         yield
     finally:
-        faulthandler.unregister(signal.SIGUSR1)
-        signal.signal(signal.SIGUSR1, lambda *_: None)  # the default would end the process in its last moments
-        ended.set()
-        os.write(writing, b"\n")
+        signal.set_wakeup_fd(loops)
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # Python gives its own handlers up before it ends
+        os.close(writing)
         watcher.join(1)
-        if not watcher.is_alive():
-            os.close(reading)
-            os.close(writing)
 
 
-def _watch(reading: int, print_if_first: Callable[[], None], ended: threading.Event) -> None:
-    while True:
-        select.select([reading], [], [])
-        if ended.wait(GATHER_SECONDS):  # faulthandler writes line by line
+class Turns:
+    """Whose turn it is to print: the main thread's, or after a moment the other's."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        self._text = text
+        self._main_at = 0.0
+        self._main_is_late = False
+        self._printed_at = 0.0
+
+    def main_thread(self) -> None:
+        """The main thread has come to its handlers."""
+        if self._main_is_late:
+            self._main_is_late = False
             return
-        print_if_first()
+        self._main_at = time.monotonic()
+        self._print()
+
+    def other_thread(self, asked_at: float) -> None:
+        """The main thread has had its moment."""
+        if self._main_at < asked_at:
+            self._main_is_late = True
+            self._print()
+
+    def _print(self) -> None:
+        if time.monotonic() - self._printed_at > REST_SECONDS:
+            print_stacks(self._text)
+            self._printed_at = time.monotonic()
+
+
+def _watch(reading: int, loops: int, turns: Turns) -> None:
+    """Hear of every signal first, and pass it on to the event loop, which wakes by them."""
+    while numbers := os.read(reading, 4096):
+        asked_at = time.monotonic()
+        if loops >= 0:
+            with suppress(OSError):  # full, so that it wakes anyway
+                os.write(loops, numbers)
+        if signal.SIGUSR1 in numbers:
+            time.sleep(GATHER_SECONDS)
+            turns.other_thread(asked_at)
+    os.close(reading)
 
 
 def print_stacks(text: Callable[[], str]) -> None:

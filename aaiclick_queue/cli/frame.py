@@ -112,8 +112,8 @@ def _totals(glance: Glance, history: History, width: int, interval: float) -> li
     total, rates = glance.queues, history.total()
     ready = f"{sum(q.ready for q in total):,}{'+' if any(q.ready_is_more for q in total) else ''}"
     line = Text.assemble(
-        ("ready ", "dim"), (ready, "bold"), ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}",
-        ("   held ", "dim"), f"{sum(q.held for q in total):,}", ("   running ", "dim"),
+        ("ready ", "dim"), (ready, "bold"), ("   held ", "dim"), f"{sum(q.held for q in total):,}",
+        ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}", ("   running ", "dim"),
         (f"{sum(q.running for q in total):,}", "bold"), f"/{sum(w.slots for w in alive):,}",
         ("   workers ", "dim"), (str(len(alive)), "bold" if alive else "bold red"),
     )  # fmt: skip

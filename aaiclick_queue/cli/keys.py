@@ -26,9 +26,13 @@ def pressed_keys(press: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
 
     def read() -> None:
-        text = os.read(descriptor, 1024).decode(errors="replace")
+        try:
+            text = os.read(descriptor, 1024).decode(errors="replace")
+        except OSError:
+            text = ""
         if not text:  # the terminal is gone
             loop.remove_reader(descriptor)
+            press("q")
         for found in SEQUENCE.findall(text):
             press(KNOWN.get(found, found))
 

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,13 @@ async def match() -> None:
     import re
     print("here", flush=True)
     re.match("(a+)+b", "a" * 60)  # keeps the interpreter to itself for years
+
+@task
+async def query() -> None:
+    import os, psycopg2
+    cursor = psycopg2.connect(os.environ["AAICLICK_QUEUE_POSTGRES_URL"]).cursor()
+    print("here", flush=True)
+    cursor.execute("SELECT pg_sleep(3600)")  # sleeps through every signal
 """
 
 
@@ -89,7 +97,10 @@ def test_sigusr1_prints_where_everything_is_and_the_worker_goes_on(
         started.wait_for(lambda: events(started, "task succeeded"))
 
 
-@pytest.mark.parametrize(("name", "line"), [("hog", "time.sleep(seconds)"), ("spin", "in spin"), ("match", "re.match")])
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [("hog", "time.sleep(seconds)"), ("spin", "in spin"), ("match", "re.match"), ("query", "pg_sleep")],
+)
 def test_a_blocked_event_loop_is_seen_from_outside(
     settings: Settings, invoke: Invoke, hanging: Path, name: str, line: str
 ) -> None:
@@ -102,6 +113,19 @@ def test_a_blocked_event_loop_is_seen_from_outside(
         assert f"task {task_id}  attempt 1  ON THE EVENT LOOP NOW" in started.stderr
         assert f"in {name}\n" in started.stderr
         assert started.process.poll() is None
+
+
+def test_many_signals_do_no_harm_and_the_end_still_comes(settings: Settings) -> None:
+    with worker(settings) as started:
+        for _ in range(300):
+            started.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.001)
+        started.wait_for(lambda: ": 0 runs" in started.stderr)
+        started.process.send_signal(signal.SIGTERM)
+        while started.process.poll() is None:
+            started.process.send_signal(signal.SIGUSR1)
+            time.sleep(0.001)
+        assert started.ends() == 0
 
 
 def test_workers_stacks_are_told_through_the_row_also_by_a_blocked_worker(
@@ -118,7 +142,7 @@ def test_workers_stacks_are_told_through_the_row_also_by_a_blocked_worker(
         told = json.loads(invoke("workers", "stacks", alive["id"], "--json").stdout)
         assert told["id"] == alive["id"]
         assert "time.sleep(seconds)" in told["stacks"]
-        assert started.stderr.count("1 runs") == 0  # that is for the signal
+        assert started.stderr.count(": 1 run") == 0  # that is for the signal
 
 
 def test_a_worker_that_cannot_answer_is_told_apart(settings: Settings, invoke: Invoke) -> None:

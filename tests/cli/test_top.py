@@ -67,7 +67,7 @@ def test_the_screen_shows_queues_workers_and_what_changes(settings: Settings, in
             enqueue(invoke, "add", "--queue", "reports")
         enqueue(invoke, "add", "--queue", "reports", "--countdown", "600")
         screen.wait_for(r"reports +3 +[\d.]+ m?s +0 +1 +0 .*PAUSED")
-        screen.wait_for(r"ready 3   delayed 1   held 0   running 1/100   workers 1")
+        screen.wait_for(r"ready 3   held 0   delayed 1   running 1/100   workers 1")
         assert re.search(r"WORKER +STATUS +RUNNING +DONE/S +HEARTBEAT", screen.text)
         assert re.search(r"…\d{8}  ACTIVE +1/100 .* mail,default", screen.text)
         assert "q quit" in screen.text
