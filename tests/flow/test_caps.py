@@ -122,8 +122,8 @@ async def test_with_every_queue_served_a_cap_holds_too(quick: Settings, db: Data
 async def test_hints_of_a_capped_queue_are_heard(redis_settings: Settings, db: Database) -> None:
     settings = changed(redis_settings, heartbeat_seconds=0.1, poll_max_seconds=0.05)
     async with running_worker(settings, queues={"reports": 1, "default": 1}, limits={"reports": 2}) as worker:
-        await fill(db, step, {"reports": 20, "default": 5})
-        await until(lambda: scene.done.total() == 25)
+        await fill(db, step, {"reports": 80, "default": 5})
+        await until(lambda: scene.done.total() == 85)  # a look a second would take longer than anybody waits here
     assert scene.most["reports"] <= 2
     assert set(worker._line.queues) == {"reports", "default"}
 
