@@ -11,6 +11,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
+prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
 """
 
 from __future__ import annotations
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     )
     from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .injection import Inject, injected
+    from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .resources import on_shutdown, on_startup, resource
+    from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -61,6 +67,10 @@ _HOMES = {
     ),
     "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "injection": ("Inject", "injected"),
+    "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "resources": ("on_shutdown", "on_startup", "resource"),
+    "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -73,13 +83,18 @@ __all__ = [
     "Client",
     "DuplicateTask",
     "EndedTask",
+    "Enqueuing",
     "Fail",
     "Handle",
+    "Inject",
     "LeaseLost",
+    "Middleware",
     "Plan",
+    "Proceed",
     "QueueError",
     "QueueFull",
     "Retry",
+    "Running",
     "Settings",
     "Snooze",
     "Status",
@@ -87,11 +102,18 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "Worker",
+    "as_completed",
     "connect",
     "current",
     "enqueue",
+    "gather",
     "handle",
+    "injected",
+    "on_shutdown",
+    "on_startup",
+    "resource",
     "task",
+    "use",
 ]
 
 

@@ -19,6 +19,7 @@ import msgspec
 
 from . import __version__
 from .caps import Lines
+from .channel import Channel
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
@@ -31,14 +32,18 @@ from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
 from .flow.fenced import Fence, extend
 from .flow.heartbeat import Beat, Counters, Identity, register, set_status
+from .flow.kick import tell_ended
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
 from .leaving import Leaving
+from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
+from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
-from .outcome import Ended, Failed, Later, Outcome, Released, Succeeded
+from .nudges import Nudges
+from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
 from .postgres import Database
 from .pulse import Pulse
 from .report import Report
@@ -54,6 +59,7 @@ log = logging.getLogger("aaiclick_queue.worker")
 DEFAULT_QUEUES: Mapping[str, int] = {"default": 1}
 EVERY_QUEUE = "*"
 TICK_SECONDS = 0.25
+FINAL = (Succeeded, Failed, Cancelled)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -78,8 +84,19 @@ class Plan(msgspec.Struct, frozen=True):
 class Worker:
     """One worker process."""
 
-    def __init__(self, settings: Settings, plan: Plan | None = None, *, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan | None = None,
+        *,
+        report: Report | None = None,
+        middleware: Sequence[Middleware] = (),
+        resources: Mapping[Any, Any] | None = None,
+    ) -> None:
+        """`resources` are values by type for this process, instead of what is declared."""
         self.settings = settings
+        self._resources = resources
+        self._middleware = checked(middleware)
         self.plan = plan or Plan()
         self.worker_id = 0
         self.started = asyncio.Event()
@@ -112,10 +129,16 @@ class Worker:
         """Work until stopped."""
         settings_here.set(self.settings)
         self._db_loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        middleware_here.set(self._middleware)
         dsn = await database_url(self.settings)
-        async with Database(self.settings, size=3, flow=True, dsn=dsn) as db:
+        async with (
+            Database(self.settings, size=3, flow=True, dsn=dsn) as db,
+            Lifespan(self.settings, self._resources) as lifespan,
+        ):
             await require_head(db)
             await ensure_partitions(db)
+            if not await lifespan.start(registry.values(), unless=self._stop):
+                return  # told to stop before it began
             self._db = db
             self._completer = Completer(db, worker_id=lambda: self.worker_id, landed=self._landed)
             self._streams = (
@@ -136,6 +159,8 @@ class Worker:
                     self.slots.rearm,
                     made_ready=self._background.made_ready,
                     modules=self.plan.modules,
+                    lifespan=lifespan,
+                    middleware=self._middleware,
                 )
             )
             self._pulse = Pulse(self.settings, dsn, self)
@@ -167,6 +192,7 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+                loops.append(group.create_task(Nudges(self._channel()).run()))
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
@@ -183,6 +209,10 @@ class Worker:
         leaving.max_tasks, leaving.max_memory = plan.max_tasks, plan.max_memory
         self._claimer.budget = leaving.budget
         return leaving
+
+    def _channel(self) -> Channel:
+        assert self.settings.redis_url
+        return Channel(self.settings.redis_url, prefix=self.settings.redis_prefix)
 
     # The claimer's side.
 
@@ -231,6 +261,7 @@ class Worker:
             self._claimer.ended(run.claimed.queue)
             self.tally["Succeeded" if run.committed else "Gone"] += 1
             if run.committed:
+                tell_ended([run.claimed.task_id])
                 self._completed += 1
                 self._background.freed(lanes_of(run.claimed))
                 self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
@@ -249,6 +280,7 @@ class Worker:
         )
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
+        tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
         freed: set[Lane] = set()
         for ended in batch:
             self._unknown.discard((ended.task_id, ended.run_epoch))

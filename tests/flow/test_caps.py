@@ -82,7 +82,7 @@ async def fill(db: Database, what: Any, counts: Mapping[str, int]) -> None:
 
 async def test_no_more_than_the_cap_run_at_once_and_all_get_done(quick: Settings, db: Database) -> None:
     await fill(db, step, {"reports": 120, "mail": 60, "default": 200})
-    plan = {"queues": {"reports": 1, "mail": 1, "default": 1}, "limits": {"reports": 2, "mail": 5}}
+    plan: dict[str, Any] = {"queues": {"reports": 1, "mail": 1, "default": 1}, "limits": {"reports": 2, "mail": 5}}
     async with running_worker(quick, slots=50, **plan):
         await until(lambda: scene.done.total() == 380)
     assert scene.most["reports"] == 2
