@@ -18,6 +18,7 @@ import psutil
 from aaiclick_queue import connect
 from aaiclick_queue.fleet.address import Address
 from aaiclick_queue.fleet.control import Show, View, ask
+from aaiclick_queue.fleet.group import GroupView
 from aaiclick_queue.fleet.supervisor import FleetView
 from aaiclick_queue.settings import PREFIX, Settings
 from tests.cli.running import PROJECT, Program, command
@@ -110,10 +111,14 @@ class Trial:
 
     def pids(self, group: str) -> list[int]:
         """Of the processes that take tasks."""
+        return [one.pid for one in self.group(group).processes if one.pid and one.state == "RUNNING"]
+
+    def group(self, name: str) -> GroupView:
+        """One group as it is."""
         view = self.status()
         assert view is not None
-        [found] = [one for one in view.groups if one.name == group]
-        return [one.pid for one in found.processes if one.pid and one.state == "RUNNING"]
+        [found] = [one for one in view.groups if one.name == name]
+        return found
 
     def wait_for(self, condition: Any) -> None:
         def tell() -> str:

@@ -72,6 +72,7 @@ def test_groups_that_cannot_be_kept_are_failed_and_the_others_run_on(settings: S
         assert code == 1
         assert "! missing: exit code 2 (there is no module 'nosuch'" in out
 
+        fleet.wait_for(lambda: (fleet.group("looping").next_start_s or 0) > 1)
         # Stopped from afar, it has done its part and is followed by another, whatever becomes of the other groups.
         before = fleet.pids("good")
         [listed] = json.loads(run("workers", "list", "--json", env=fleet.env).stdout)
