@@ -11,6 +11,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
+prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -61,6 +64,7 @@ _HOMES = {
     ),
     "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -87,9 +91,11 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "Worker",
+    "as_completed",
     "connect",
     "current",
     "enqueue",
+    "gather",
     "handle",
     "task",
 ]
