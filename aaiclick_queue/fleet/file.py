@@ -26,8 +26,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     slots: int | None = None
     threads: int | None = None
     children: int | None = None
+    limits: Mapping[str, int] = {}
     max_tasks: int | None = None
     max_memory: int | None = None
+    max_tasks_per_child: int | None = None
+    max_memory_per_child: int | None = None
     background: bool = True
     count: int = 1
     environment: Mapping[str, str] = {}
@@ -43,9 +46,12 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             "--children": self.children,
             "--max-tasks": self.max_tasks,
             "--max-memory": self.max_memory,
+            "--max-tasks-per-child": self.max_tasks_per_child,
+            "--max-memory-per-child": self.max_memory_per_child,
         }
         options = [text for flag, value in given.items() if value is not None for text in (flag, str(value))]
-        return options if self.background else [*options, "--no-background"]
+        limits = [f"--limit={name}={most}" for name, most in self.limits.items()]
+        return [*options, *limits, *([] if self.background else ["--no-background"])]
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True):

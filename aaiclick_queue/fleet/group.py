@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
 
 import msgspec
@@ -92,6 +93,12 @@ class Group:
         self._stale.clear()
         for place in [*self._places, *self._others]:
             place.leave(step)
+
+    def ask_for_stacks(self) -> None:
+        """Have every process that takes tasks print where it is; one that still starts would be ended by it."""
+        for place in [*self._places, *self._others]:
+            if place.member is not None and place.member.ready.is_set():
+                place.member.send(signal.SIGUSR1)
 
     # What is.
 

@@ -50,6 +50,7 @@ def _module(text: str) -> str:
 
 Modules = Annotated[list[Annotated[str, AfterValidator(_module)]], Field(min_length=1)]
 Queues = Annotated[dict[str, Annotated[int, Field(ge=1, le=1000)]], BeforeValidator(_queues), Field(min_length=1)]
+Limits = Annotated[dict[str, Annotated[int, Field(ge=1, le=10_000)]], BeforeValidator(_queues)]
 Environment = Annotated[dict[str, str], BeforeValidator(_texts)]
 FORBID = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -74,9 +75,14 @@ class Keys(BaseModel):
     )
     slots: int | None = _number(1, 10_000, "slots = 100")
     threads: int | None = _number(1, 10_000, "threads = 8")
-    children: int | None = _number(0, 1000, "children = 2")
+    children: int | None = _number(1, 1000, "children = 2")
+    limits: Limits | None = Field(
+        None, description="a table of queues and numbers from 1 to 10,000", examples=["limits = { reports = 2 }"]
+    )
     max_tasks: int | None = _number(1, 1_000_000_000, "max_tasks = 10_000")
     max_memory: int | None = _number(1, 1_000_000_000, "max_memory = 500")
+    max_tasks_per_child: int | None = _number(1, 1_000_000_000, "max_tasks_per_child = 1_000")
+    max_memory_per_child: int | None = _number(1, 1_000_000_000, "max_memory_per_child = 300")
     background: bool | None = Field(None, description="true or false", examples=["background = false"])
     count: int | None = _number(0, COUNT_LIMIT, "count = 2")
     environment: Environment | None = Field(

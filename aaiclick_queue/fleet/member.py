@@ -99,6 +99,10 @@ class Member:
         # Not SIGTERM twice: two that are sent at once arrive as one.
         number = signal.SIGINT if self.signals else signal.SIGTERM
         self.signals += 1
+        self.send(number)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal, if it is still there."""
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)

@@ -71,6 +71,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
+        loop.add_signal_handler(signal.SIGUSR1, self._ask_for_stacks)
         reading, writing = os.pipe()
         at_once = max(2, os.cpu_count() or 2)
         self._ground = Ground(self._screen, reading, at_once=at_once, ended=self._look)
@@ -124,6 +125,10 @@ class Supervisor:
         state = State.STOPPING if self._steps else next(one for one in worst if one in states or one is worst[-1])
         uptime = round(time.monotonic() - self._started_at, 1)
         return FleetView(self.name, os.getpid(), state, str(self.file or ""), uptime, groups)
+
+    def _ask_for_stacks(self) -> None:
+        for group in [*self._groups.values(), *self._leaving]:
+            group.ask_for_stacks()
 
     async def _clear_away(self) -> None:
         """End what still runs, if it is a mistake of ours that ends us: handed back first."""

@@ -42,8 +42,10 @@ def test_every_key_of_a_group_is_an_option_of_the_worker() -> None:
     group = Group(name="a", modules=("shop", "x.py"), queues={"mail": 3, "tenant:acme": 1}, slots=1, threads=2)
     assert group.arguments() == ["-A", "shop,x.py", "-Q", "mail:3,tenant:acme:1", "-c", "1", "--threads", "2"]
     assert Group(name="a", modules=("shop",)).arguments() == ["-A", "shop"]
-    full = Group(name="a", modules=("shop",), children=2, max_tasks=3, max_memory=4).arguments()
-    assert full == ["-A", "shop", "--children", "2", "--max-tasks", "3", "--max-memory", "4"]
+    ends = Group(name="a", modules=("shop",), max_tasks=3, max_memory=4, limits={"mail": 5}).arguments()
+    assert ends == ["-A", "shop", "--max-tasks", "3", "--max-memory", "4", "--limit=mail=5"]
+    kids = Group(name="a", modules=("x",), children=2, max_tasks_per_child=3, max_memory_per_child=4).arguments()
+    assert kids == ["-A", "x", "--children", "2", "--max-tasks-per-child", "3", "--max-memory-per-child", "4"]
     known = {name for parameter in main.commands["worker"].params for name in parameter.opts}
     assert {word for word in group.arguments() if word.startswith("-")} <= known
 
@@ -65,6 +67,7 @@ def test_every_key_of_a_group_is_an_option_of_the_worker() -> None:
         (ONE + "queues = []", "line 3: queues = [] in [groups.a]: give a list of names"),
         (ONE + 'queues = ["a,b"]', "('a,b' is no queue)"),
         (ONE + 'queues = ["*", "b"]', "('*' serves every queue already)"),
+        (ONE + "limits = { mail = 0 }", "line 3: limits.mail = 0 in [groups.a]: give a table of queues and numbers"),
         (ONE + 'queues = "mail"', "line 3: queues = 'mail' in [groups.a]: give a list of names"),
         ('[groups.a]\nmodules = ["a,b"]', "('a,b' is no module)"),
         ('[groups.a]\nmodules = ["--evil"]', "('--evil' is no module)"),
