@@ -132,7 +132,7 @@ SELECT id FROM (SELECT id FROM aaiclick_queue.tasks ORDER BY id DESC LIMIT $3) A
 """
 TASK_EXISTS = "SELECT id FROM aaiclick_queue.tasks WHERE id = $1"
 WORKERS = """
-SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots,
+SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots, w.fleet,
        (SELECT count(*) FROM aaiclick_queue.leases l WHERE l.worker_id = w.id) AS running,
        extract(epoch FROM now() - w.last_heartbeat)::float8 AS heartbeat_seconds, w.tasks_completed AS completed,
        w.tasks_failed AS failed, w.tasks_lost AS lost, w.version, w.started_at, w.stopped_at
@@ -262,6 +262,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     failed: int
     lost: int
     version: str
+    fleet: str | None
     started_at: datetime
     stopped_at: datetime | None
 

@@ -52,6 +52,9 @@ Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it bac
 @log_level_option
 @verbose_option
 @click.option("--parent-fd", type=int, hidden=True)
+@click.option("--ready-fd", type=int, hidden=True)
+@click.option("--output-fd", "output_fds", type=int, multiple=True, hidden=True)
+@click.option("--fleet-group", hidden=True)
 @click.option("--banner-processes", type=int, hidden=True)
 def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     modules: tuple[str, ...],
@@ -63,13 +66,16 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     log_format: Literal["pretty", "json"],
     log_level: str | None,
     parent_fd: int | None,
+    ready_fd: int | None,
+    output_fds: tuple[int, ...],
+    fleet_group: str | None,
     banner_processes: int | None,
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
-    from .stopping import Parent
+    from .stopping import Parent, Supervised
 
-    parent = None if parent_fd is None else Parent(parent_fd)
+    parent = None if parent_fd is None else Parent(parent_fd, output_fds)
     wanted = names(modules)
     if not wanted:
         fail(
@@ -83,20 +89,22 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
         threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
-            *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
-            *(["--no-background"] if no_background else []),
-            *(["--verbose"] if _verbose() else []),
+            *("-c", str(slots), *threads_given, *(["--no-background"] if no_background else [])),
         ]
-        from .processes import supervise
+        from .fleet_up import Output, supervise
 
-        return run(supervise(settings, arguments, processes))
+        return run(supervise(settings, arguments, processes, Output(log_format, log_level, verbose_wanted())))
     _set_up_logs(log_format, settings)
-    modules = import_modules(wanted, verbose=_verbose())
+    modules = import_modules(wanted, verbose=verbose_wanted())
+    import msgspec
+
     from .serving import stay, work
 
     plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
-    return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
+    supervised = Supervised(parent, ready_fd)
+    return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=log_format == "json"))
 
 
 @click.command()
@@ -141,10 +149,11 @@ def _settings(log_level: str | None) -> Settings:
 def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
     from ..logs import set_up
 
-    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=_verbose())
+    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=verbose_wanted())
 
 
-def _verbose() -> bool:
+def verbose_wanted() -> bool:
+    """Whether -v was given."""
     root = click.get_current_context().find_root().command
     return isinstance(root, Program) and root.verbose
 
