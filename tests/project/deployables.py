@@ -1,13 +1,14 @@
-"""What an operator deploys, read: the files of workers/ and the compose file, with the commands and settings in them."""
+"""What an operator deploys, read: the files of workers/ and the compose file, their commands and settings."""
 
 from __future__ import annotations
 
-import configparser
+import copy
 import itertools
 import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,11 @@ def compose() -> Document:
 
 
 def documents(file: Path) -> list[Document]:
+    return copy.deepcopy(_documents(file))
+
+
+@cache
+def _documents(file: Path) -> list[Document]:
     return list(yaml.safe_load_all(file.read_text()))
 
 
@@ -85,14 +91,16 @@ def healthcheck() -> list[str]:
     return Instruction("CMD", command).words
 
 
-class Unit(configparser.RawConfigParser):
-    """A systemd unit; keys that come several times are kept as lines."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(strict=False, interpolation=None, delimiters=["="], comment_prefixes=["#"])
-        self.optionxform = str  # type: ignore[assignment,method-assign]
-        seen = itertools.count()
-        self.read_string(re.sub(r"^(SystemCallFilter|EnvironmentFile)=", lambda m: f"{m[1]}.{next(seen)}=", file.read_text(), flags=re.M))
+def unit(file: Path) -> dict[str, dict[str, str]]:
+    """The sections of a systemd unit; what a key says several times stands on lines of its own."""
+    sections: dict[str, dict[str, str]] = {}
+    for line in file.read_text().splitlines():
+        if line.startswith("["):
+            section = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, text = line.split("=", 1)
+            section[key] = f"{section[key]}\n{text}" if key in section else text
+    return sections
 
 
 def seconds(text: str) -> float:
@@ -111,9 +119,11 @@ def calls() -> Iterator[tuple[str, list[str]]]:
     for name, service in compose()["services"].items():
         if "build" in service:
             found.append((f"{shown(COMPOSE)} {name}", [*entrypoint, *service["command"]]))
-    for unit in UNITS:
-        text = Unit(unit)["Service"]["ExecStart"].replace("%I", "mail").replace("$WORKER_OPTIONS", "-A shop.mail -c 200")
-        found.append((shown(unit), shlex.split(text)))
+    for file in UNITS:
+        text = (
+            unit(file)["Service"]["ExecStart"].replace("%I", "mail").replace("$WORKER_OPTIONS", "-A shop.mail -c 200")
+        )
+        found.append((shown(file), shlex.split(text)))
     for file in MANIFESTS:
         for document in documents(file):
             for container in containers(document):

@@ -115,4 +115,3 @@ def test_the_image_has_all_that_the_package_needs() -> None:
                 open_.append(below)
     assert len(seen) > 15
     assert {name for name, *_ in seen} - locked == set(), "run: make lock"
-
