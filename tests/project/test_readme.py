@@ -35,7 +35,7 @@ README = PROJECT / "README.md"
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
 OPERATORS = [*PAGES, COMPOSE, *FILES]
 MODULE = "shop"  # the pages' tasks are called shop.…
-OF_OTHERS = {"NO_COLOR", "XDG_RUNTIME_DIR"}
+OF_OTHERS = {"CLICKHOUSE_PASSWORD", "KEDA_POSTGRES_URL", "NO_COLOR", "POSTGRES_PASSWORD", "XDG_RUNTIME_DIR"}
 
 
 def shown(path: Path) -> str:
