@@ -36,7 +36,7 @@ Examples:
 \b
 Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third kills.
   SIGHUP reads the file again and replaces all processes, one at a time in each group.
-Exit codes: 0 stopped, 1 a group had FAILED, 69 Postgres unreachable, 78 bad settings or file.""",
+Exit codes: 0 stopped, 1 a group had FAILED or was killed, 69 Postgres unreachable, 78 bad settings or file.""",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--name", metavar="NAME", help="Another name than the file gives it.")
@@ -129,7 +129,7 @@ def _sizes(given: tuple[str, ...]) -> dict[str, int]:
 
 def _ask(name: str | None, request: Request) -> list[Answer]:
     """All answers; lines on the way are printed as they come."""
-    from ..errors import QueueError
+    from ..errors import BadFleet, QueueError
     from ..fleet.control import Refused, Said, ask
 
     async def work() -> list[Answer]:
@@ -138,7 +138,7 @@ def _ask(name: str | None, request: Request) -> list[Answer]:
             if isinstance(answer, Said):
                 echo(answer.text, err=True)
             elif isinstance(answer, Refused):
-                raise QueueError(answer.error)
+                raise (BadFleet if answer.bad_file else QueueError)(answer.error)
             else:
                 answers.append(answer)
         if not answers:

@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from ..errors import NoFleet, QueueError
+from ..errors import BadFleet, NoFleet, QueueError
 from .address import Address
 from .supervisor import FleetView, Supervisor
 
@@ -70,6 +70,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     """It cannot be done: what, why and how to mend it in one sentence."""
 
     error: str
+    bad_file: bool = False
 
 
 Answer = Said | View | Done | Refused
@@ -126,18 +127,19 @@ async def _answers(supervisor: Supervisor, request: Request) -> AsyncIterator[An
                 changes = supervisor.scale(sizes)
                 yield Done("\n".join(f"{name}: {before} → {after}" for name, (before, after) in changes.items()))
             case Reload():
-                rolled = supervisor.reload()
-                yield Said("rolling restart")  # at once: what follows may take its time
                 with Overheard() as lines:
+                    rolled = supervisor.reload()
+                    yield Said(f"read {supervisor.file}")  # at once: what follows may take its time
                     async for line in lines.until(rolled):
                         yield Said(line)
                 ok = all(rolled.result())
-                yield Done("every process is replaced" if ok else "not every process could be replaced", ok=ok)
+                problem = "not every process came up: `aaiclick-queue fleet status` says why"
+                yield Done("every process is replaced" if ok else problem, ok=ok)
             case Down(now):
                 supervisor.stop(2 if now else None)
                 yield Done("stopping")
     except QueueError as error:
-        yield Refused(str(error))
+        yield Refused(str(error), isinstance(error, BadFleet))
 
 
 class Overheard(logging.Handler):

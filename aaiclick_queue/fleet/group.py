@@ -51,17 +51,14 @@ class Group:
         self._wanted = 0
         self._places: list[Place] = []
         self._others: list[Place] = []  # on their way out, or on their way in during a rolling restart
-        self._stale: list[Place] = []
+        self._stale: list[Place] = []  # to be replaced
+        self._fresh: list[Place] = []  # to be waited for
+        self._all_up = True
         self._rolling: asyncio.Task[bool] | None = None
         self._restarts = 0
         self._last_exit: str | None = None
 
     # What is wanted.
-
-    def start(self, command: Command, count: int) -> None:
-        """Begin with that many processes."""
-        self._command = command
-        self.scale(count)
 
     def scale(self, count: int) -> None:
         """From now on that many; those that are too many finish what they run."""
@@ -75,14 +72,16 @@ class Group:
                 self._places.append(self._new(number))
 
     def reload(self, command: Command, count: int) -> asyncio.Task[bool]:
-        """Replace every process by one of this command; the task says whether all were."""
+        """Run that many of this command, replacing those there are; the task says whether all came up."""
         self._command = command
         self.note = ""
+        self._all_up = True
         for place in [place for place in self._places if place.failed]:
             self._retire(place)
         stale = list(self._places)
         self.scale(count)
         self._stale = [place for place in stale if place in self._places]
+        self._fresh = [place for place in self._places if place not in stale]
         if self._rolling is None or self._rolling.done():
             self._rolling = asyncio.create_task(self._roll(), name=f"rolling {self.name}")
         return self._rolling
@@ -148,43 +147,45 @@ class Group:
     # One after the other.
 
     async def _roll(self) -> bool:
-        while self._stale:
-            old = self._stale.pop(0)
-            if old not in self._places:
-                continue
-            new = self._new(_number(old))
-            self._others.append(new)
-            if not await self._comes_up(new):
-                stopped = new.leaving
-                await self._dismiss(new)
-                if not stopped:
-                    return self._stop_rolling(new)
-                continue
-            self._others = [other for other in self._others if other is not new]
-            if old not in self._places:  # scaled down meanwhile
-                await self._dismiss(new)
-                continue
-            self._places[self._places.index(old)] = new
-            log.info("%s is replaced: pid %s takes over from %s", new.name, _pid(new), _pid(old))
-            self._remember(old)
-            await self._dismiss(old)
-        return True
+        while self._stale or self._fresh:  # both may be set anew by another reload while we wait
+            if self._stale:
+                await self._replace(self._stale.pop(0))
+            else:
+                place = self._fresh.pop(0)
+                self._all_up &= await self._comes_up(place) or place.leaving
+        return self._all_up
+
+    async def _replace(self, old: Place) -> None:
+        if old not in self._places:
+            return
+        new = self._new(_number(old))
+        self._others.append(new)
+        up = await self._comes_up(new)
+        if not up and not new.leaving:
+            self._stop_rolling(new)
+        if not up or old not in self._places:  # told to stop, or scaled down meanwhile
+            await self._dismiss(new)
+            return
+        self._others.remove(new)
+        self._places[self._places.index(old)] = new
+        log.info("%s is replaced: pid %s takes over from %s", new.name, _pid(new), _pid(old))
+        self._remember(old)
+        await self._dismiss(old)
 
     async def _comes_up(self, place: Place) -> bool:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 return await place.ready()
         except TimeoutError:
-            place.failed = f"took no tasks within {READY_SECONDS:g} s"
             return False
 
-    def _stop_rolling(self, new: Place) -> bool:
+    def _stop_rolling(self, new: Place) -> None:
+        self._all_up = False
         self._stale.clear()
-        why = new.failed or "it ended"
+        why = new.failed or f"{new.name} took no tasks within {READY_SECONDS:g} s"
         self.note = f"the rolling restart was stopped, the former processes go on: {why}"
         fields = {"event": "rolling restart stopped", "group": self.name, "error": why}
         log.error("rolling restart of %s stopped, the former processes go on: %s", self.name, why, extra=fields)
-        return False
 
     async def _dismiss(self, place: Place) -> None:
         self._retire(place)
@@ -212,7 +213,7 @@ class Group:
         if place not in self._places:
             return
         fields = {"event": "group failed", "group": self.name, "error": place.failed}
-        log.error("group %s is FAILED: %s", self.name, place.failed, extra=fields)
+        log.error("group %s is FAILED, as %s cannot be kept running", self.name, place.name, extra=fields)
         if place.last_exit is not None and place.last_exit.code in PERMANENT:
             for other in self._places:
                 if other.state is State.STARTING:

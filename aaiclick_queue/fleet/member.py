@@ -95,11 +95,13 @@ class Member:
         return Exit(code, lived, self.ready.is_set(), error)
 
     def terminate(self) -> None:
-        """SIGTERM: the first finishes what runs, the second hands it back, the third ends at once."""
+        """The first signal has it finish what runs, the second hand it back."""
+        # Not SIGTERM twice: two that are sent at once arrive as one.
+        number = signal.SIGINT if self.signals else signal.SIGTERM
         self.signals += 1
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGTERM)
+                self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it and all of its process group."""

@@ -59,7 +59,7 @@ class Place:
         self._patience = Patience()
         self._left = asyncio.Event()
         self._task = asyncio.create_task(self._keep(), name=name)
-        self._task.add_done_callback(lambda _: ground.ended())
+        self._task.add_done_callback(self._done)
 
     # From outside.
 
@@ -148,6 +148,12 @@ class Place:
             self.member = None
             self.changed.set()
 
+    def _done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failed = f"this should not happen: {type(error).__name__}: {error}"
+            log.critical("%s is given up", self.name, exc_info=error)
+        self._ground.ended()
+
     def _next(self) -> Command:
         first = not self.restarts and self.name.endswith("-1")
         arguments = (*self.command.arguments, *self.command.opening) if first else self.command.arguments
@@ -158,7 +164,7 @@ class Place:
             return
         if self._step > 2:
             self.member.kill()
-        elif self._step > self.member.signals:
+        while self.member.signals < min(self._step, 2):
             self.member.terminate()
 
     async def _until_gone(self, ending: asyncio.Task[Exit]) -> Exit:
@@ -179,7 +185,7 @@ class Place:
         self.next_start_at = None
 
     def _tell(self, ended: Exit, pause: float) -> None:
-        fields = {"event": "process ended", "process": self.name, "exit": ended.how, "again_in_s": pause}
+        fields = {"event": "process ended", "process_name": self.name, "exit": ended.how, "again_in_s": pause}
         if not pause:
             log.info("%s has done its part: starting the next", self.name, extra=fields)
             return
@@ -189,6 +195,6 @@ class Place:
 
     def _give_up(self, ended: Exit) -> None:
         self.failed = str(ended) if ended.code in PERMANENT else f"{EARLY_EXITS} early exits, the last: {ended}"
-        fields = {"event": "process given up", "process": self.name, "exit": ended.how, "error": ended.error}
+        fields = {"event": "process given up", "process_name": self.name, "exit": ended.how, "error": ended.error}
         log.error("%s is given up: %s", self.name, self.failed, extra=fields)
         self.gave_up(self)

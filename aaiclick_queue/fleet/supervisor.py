@@ -63,6 +63,7 @@ class Supervisor:
         self._steps = 0
         self._started_at = time.monotonic()
         self._over = asyncio.Event()
+        self._rolled: asyncio.Future[list[bool]] | None = None
 
     async def run(self) -> int:
         """Until it was told to stop and all processes are gone, or none can be kept; gives the exit code."""
@@ -73,14 +74,15 @@ class Supervisor:
         at_once = max(2, os.cpu_count() or 2)
         self._ground = Ground(self._screen, reading, at_once=at_once, ended=self._look)
         try:
-            self._apply(self._wanted, start=True)
+            self._apply(self._wanted)
             await self._over.wait()
         finally:
             for group in [*self._groups.values(), *self._leaving]:
                 group.stop(3)
             os.close(writing)
             os.close(reading)
-        return next((group.exit_code for group in self._groups.values() if group.failed), 0)
+        killed = 1 if self._steps > 2 else 0
+        return next((group.exit_code for group in self._groups.values() if group.failed), killed)
 
     def stop(self, step: int | None = None) -> None:
         """One step further: finish what runs, hand it back now, kill."""
@@ -97,7 +99,7 @@ class Supervisor:
             raise QueueError(f"fleet {self.name!r} is stopping: start it again with `aaiclick-queue fleet up`")
         wanted = self._reread()
         log.info("rolling restart of %s", ", ".join(wanted), extra={"event": "fleet reloading"})
-        return asyncio.gather(*self._apply(wanted))
+        return self._apply(wanted)
 
     def scale(self, sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """Other sizes until the next reload; gives each group's former and new one. All or nothing."""
@@ -123,7 +125,7 @@ class Supervisor:
         uptime = round(time.monotonic() - self._started_at, 1)
         return FleetView(self.name, os.getpid(), state, str(self.file or ""), uptime, groups)
 
-    def _apply(self, wanted: Mapping[str, Wanted], *, start: bool = False) -> list[asyncio.Task[bool]]:
+    def _apply(self, wanted: Mapping[str, Wanted]) -> asyncio.Future[list[bool]]:
         longest = max(len(f"{name}-{one.count}") for name, one in wanted.items())
         self._screen.width = max(self._screen.width, longest)
         for name in [name for name in self._groups if name not in wanted]:
@@ -133,14 +135,13 @@ class Supervisor:
         rolling = []
         for number, (name, one) in enumerate(wanted.items()):
             command = msgspec.structs.replace(one.command, paint=PAINTS[number % len(PAINTS)])
-            if name in self._groups:
-                rolling.append(self._groups[name].reload(command, one.count))
-            else:
-                self._groups[name] = group = Group(name, self._ground)
-                group.start(command, one.count)
-                if not start:
+            if name not in self._groups:
+                self._groups[name] = Group(name, self._ground)
+                if self._rolled:
                     log.info("group %s is new", name)
-        return rolling
+            rolling.append(self._groups[name].reload(command, one.count))
+        self._rolled = asyncio.gather(*rolling)
+        return self._rolled
 
     def _look(self) -> None:
         """Whether there is anything left to do."""
