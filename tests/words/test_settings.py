@@ -34,12 +34,12 @@ def test_variables_are_read_by_their_type_and_arguments_stand_over_them() -> Non
     assert (settings.redis_url, settings.max_attempts) == (None, 3)
 
 
-
 def test_an_account_without_a_home_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HOME", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
     monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
     assert Settings.load({}).home == SYSTEM_HOME
+
 
 def test_the_process_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AAICLICK_QUEUE_MAX_ATTEMPTS", "7")
