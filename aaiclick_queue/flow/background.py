@@ -10,7 +10,7 @@ from contextlib import suppress
 from ..errors import PostgresUnavailable
 from ..postgres import Database
 from ..streams import Streams
-from .admit import Admission
+from .admit import Admission, Admitted
 from .choose import Lane
 from .kick import kick_claimers
 from .loop import Holder, Loop
@@ -47,7 +47,7 @@ class Background:
         self._relayed_at = time.monotonic()
         self._limits_until = 0.0
         self._admission = Admission(db)
-        self._let_in = 0
+        self._round_count, self._round_cost = 0, 0.0
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
         self.due = Loop("due", self._due_pass, fast=fast)
@@ -98,8 +98,11 @@ class Background:
         self.admit.kick()
 
     async def _admit_pass(self) -> float:
+        began = time.monotonic()
         admitted = await self._admission.admit_once()
         now = time.monotonic()
+        self._round_cost += now - began
+        self._round_count += admitted.count
         if admitted.count:
             self.made_ready()
         if admitted.lanes:
@@ -107,14 +110,16 @@ class Background:
         if admitted.busy:
             asyncio.get_running_loop().call_later(BUSY_SECONDS, self.admit.kick)
             return HELD_SECONDS
-        self._let_in += admitted.count
         if admitted.more:
             return 0.0
-        let_in, self._let_in = self._let_in, 0
-        if let_in:
-            return 0.0  # another round: there may be room for more
+        # A round is over. Where many keys wait and none can get in, looking at them must not be work in itself.
+        count, cost = self._round_count, self._round_cost
+        self._round_count, self._round_cost = 0, 0.0
+        return 0.0 if count else max(self._until_next_round(admitted, now), 5 * cost)
+
+    def _until_next_round(self, admitted: Admitted, now: float) -> float:
         if admitted.lanes:
-            return max(0.005, min(HELD_SECONDS, HELD_SECONDS if admitted.next_end is None else admitted.next_end))
+            return HELD_SECONDS if admitted.next_end is None else min(HELD_SECONDS, max(0.005, admitted.next_end))
         return (1.0 if self._publishes else HELD_SECONDS) if now < self._limits_until else NEVER
 
     async def _operate_pass(self) -> float:
