@@ -68,7 +68,8 @@ class Settings(BaseSettings):
         "aaiq", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="First part of every Redis key, as `{aaiq}:wake:mail`."
     )
     home: Path = Field(
-        default_factory=default_home, description="Folder for the embedded Postgres; a user data folder by default."
+        default_factory=default_home,
+        description="Folder for the embedded Postgres and running fleets; a user data folder by default.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level of log lines.")
     lease_seconds: Seconds = Field(30, ge=1, description="A worker silent for this long has lost its runs.")

@@ -10,12 +10,13 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 
 from ..errors import BadFleet, NoFleet, QueueError
 from .address import Address
+from .keys import COUNT_LIMIT
 from .supervisor import FleetView, Supervisor
 
 log = logging.getLogger("aaiclick_queue.fleet")
@@ -31,7 +32,7 @@ class Show(msgspec.Struct, frozen=True, tag="status"):
 class Scale(msgspec.Struct, frozen=True, tag="scale"):
     """Other sizes for these groups."""
 
-    sizes: dict[str, int]
+    sizes: dict[str, Annotated[int, msgspec.Meta(ge=0, le=COUNT_LIMIT)]]
 
 
 class Reload(msgspec.Struct, frozen=True, tag="reload"):

@@ -73,7 +73,7 @@ def read(file: Path, environ: Mapping[str, str] | None = None) -> Fleet:
     except ValidationError as error:
         raise BadFleet(told(file, text, [Mistake.of(detail) for detail in error.errors()])) from None
     fleet = _fleet(file, text, asked)
-    _check_settings(fleet, text, os.environ if environ is None else environ)
+    _check_settings(file, fleet, text, os.environ if environ is None else environ)
     return fleet
 
 
@@ -103,10 +103,10 @@ def _stem(file: Path) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", file.stem)[:32].lstrip("_-") or "fleet"
 
 
-def _check_settings(fleet: Fleet, text: str, environ: Mapping[str, str]) -> None:
+def _check_settings(file: Path, fleet: Fleet, text: str, environ: Mapping[str, str]) -> None:
     for group in fleet.groups.values():
         try:
             Settings.load({**environ, **group.environment})
         except SettingsError as error:
             mistake = Mistake(("groups", group.name, "environment"), f"the settings of group {group.name!r}: {error}")
-            raise BadFleet(told(fleet.file, text, [mistake])) from None
+            raise BadFleet(told(file, text, [mistake])) from None
