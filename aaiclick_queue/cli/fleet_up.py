@@ -75,14 +75,17 @@ async def keep(settings: Settings, file: Path, name: str | None, output: Output)
             screen.close()
 
 
-async def supervise(settings: Settings, arguments: Sequence[str], count: int, output: Output) -> int:
-    """Keep `count` processes of that `worker` command running; gives the exit code."""
+async def supervise(
+    settings: Settings, arguments: Sequence[str], count: int, output: Output, *, once: bool = False
+) -> int:
+    """Keep `count` processes of that `worker` command running (`once`: until they end well); gives the exit code."""
     await postgres_facts(settings)  # what is wrong with the database is said once, not by each process
     command = Command(
         arguments=(*arguments, *output.arguments()),
         opening=("--banner-processes", str(count)),
         environment=output.environment(),
         drain_seconds=settings.grace_seconds + WIND_DOWN_SECONDS,
+        once=once,
     )
     wanted = {"worker": Wanted(command, count)}
     screen = output.screen(settings)

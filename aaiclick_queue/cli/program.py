@@ -90,7 +90,7 @@ def echo(text: str = "", *, err: bool = False) -> None:
 def colour(stream: TextIO) -> bool:
     """Whether colour is welcome there."""
     # The terminal's own conventions, no settings of ours.
-    welcome = stream.isatty() or bool(os.environ.get("FORCE_COLOR"))
+    welcome = stream.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
     return welcome and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

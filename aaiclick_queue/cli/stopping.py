@@ -72,6 +72,8 @@ class Parent:
             os._exit(1)
         self._stop()
         threading.Event().wait(ORPHAN_SECONDS)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what a task has started and cannot end now
         os._exit(1)
 
     def _speak_to_nobody(self) -> None:

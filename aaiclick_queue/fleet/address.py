@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import stat
 import sys
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ..errors import FleetBusy, SettingsError
+from ..errors import BadFleet, FleetBusy, SettingsError
+from .keys import NAME
 
 if sys.platform != "win32":
     import fcntl
@@ -24,6 +26,8 @@ class Address:
     """The files of one fleet name."""
 
     def __init__(self, home: Path, name: str) -> None:
+        if not re.fullmatch(NAME, name):
+            raise BadFleet(f"{name!r} is no name of a fleet: give up to 32 letters, digits, - and _")
         self.name = name
         self._folder = folder_for(home)
         self.socket = self._folder / f"{name}.sock"

@@ -193,6 +193,10 @@ async def ask(address: Address, request: Request) -> AsyncIterator[Answer]:
             f"the supervisor of fleet {address.name!r} (pid {address.pid}) does not answer: is it stopped by Ctrl-Z? "
             f"kill -CONT {address.pid}"
         ) from None
+    except msgspec.MsgspecError as error:
+        raise QueueError(
+            f"the supervisor of fleet {address.name!r} is of another version ({error}): start it again"
+        ) from None
     except ConnectionError:
         return
     finally:

@@ -25,6 +25,7 @@ from .place import Ground, State
 
 log = logging.getLogger("aaiclick_queue.fleet")
 
+CLEAR_SECONDS = 10.0
 PAINTS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)  # cyan, yellow, green, magenta, blue, and bright
 
 
@@ -77,8 +78,7 @@ class Supervisor:
             self._apply(self._wanted)
             await self._over.wait()
         finally:
-            for group in [*self._groups.values(), *self._leaving]:
-                group.stop(3)
+            await self._clear_away()
             os.close(writing)
             os.close(reading)
         killed = 1 if self._steps > 2 else 0
@@ -124,6 +124,17 @@ class Supervisor:
         state = State.STOPPING if self._steps else next(one for one in worst if one in states or one is worst[-1])
         uptime = round(time.monotonic() - self._started_at, 1)
         return FleetView(self.name, os.getpid(), state, str(self.file or ""), uptime, groups)
+
+    async def _clear_away(self) -> None:
+        """End what still runs, if it is a mistake of ours that ends us: handed back first."""
+        for step in (2, 3):
+            for group in [*self._groups.values(), *self._leaving]:
+                group.stop(step)
+            self._look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLEAR_SECONDS):
+                    await self._over.wait()
+                    return
 
     def _apply(self, wanted: Mapping[str, Wanted]) -> asyncio.Future[list[bool]]:
         longest = max(len(f"{name}-{one.count}") for name, one in wanted.items())

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,12 +20,14 @@ from aaiclick_queue.fleet.address import Address
 from aaiclick_queue.fleet.control import Show, View, ask
 from aaiclick_queue.fleet.supervisor import FleetView
 from aaiclick_queue.settings import PREFIX, Settings
-from tests.cli.running import PROJECT, Program, run, wait_for
+from tests.cli.running import PROJECT, Program, command
+from tests.faults.fleet import wait_for
 from tests.fleet import fleet_tasks
 from tests.servers import new_folder
 
 MODULE = "tests.fleet.fleet_tasks"
 NAME = "trial"
+LONGEST = 90.0  # a limit for machines that are busy, never a measure
 
 
 class RunLine(NamedTuple):
@@ -76,7 +79,8 @@ class Trial:
 
     def cli(self, *arguments: str) -> tuple[int, str, str]:
         """A command of the fleet to its end: exit code, stdout, stderr."""
-        ran = run("fleet", *arguments, env=self.env)
+        line = command("fleet", *arguments)
+        ran = subprocess.run(line, env=self.env, cwd=PROJECT, capture_output=True, text=True, timeout=LONGEST)
         return ran.returncode, ran.stdout, ran.stderr
 
     def status(self) -> FleetView | None:
@@ -112,7 +116,10 @@ class Trial:
         return [one.pid for one in found.processes if one.pid and one.state == "RUNNING"]
 
     def wait_for(self, condition: Any) -> None:
-        wait_for(condition, lambda: f"{self.sizes()}\n{self.program.stdout[-4000:]}\n{self.program.stderr[-4000:]}")
+        def tell() -> str:
+            return f"{self.sizes()}\n{self.program.stdout[-4000:]}\n{self.program.stderr[-4000:]}"
+
+        wait_for(condition, tell, LONGEST)
 
     def events(self, event: str) -> list[dict[str, Any]]:
         lines = [json.loads(line) for line in self.program.stdout.splitlines() if line.startswith("{")]
@@ -138,12 +145,12 @@ class Trial:
     def down(self, *, code: int = 0) -> None:
         """End it by SIGTERM."""
         self.program.process.send_signal(signal.SIGTERM)
-        assert self.program.ends() == code, self.program.stdout[-4000:] + self.program.stderr[-4000:]
+        assert self.program.process.wait(LONGEST) == code, self.program.stdout[-4000:] + self.program.stderr[-4000:]
 
     def close(self) -> None:
         for program in self.programs:
             program.close()
-        wait_for(lambda: not self.left_over(), lambda: str(self.left_over()))
+        self.wait_until_nothing_is_left()
         shutil.rmtree(self.folder)
 
     @contextmanager
@@ -165,6 +172,9 @@ class Trial:
         finally:
             over.set()
             sending.join()
+
+    def wait_until_nothing_is_left(self) -> None:
+        wait_for(lambda: not self.left_over(), lambda: str(self.left_over()), LONGEST)
 
     def left_over(self) -> list[psutil.Process]:
         """Processes that belong to this fleet, whoever is their parent by now."""

@@ -72,8 +72,17 @@ def test_groups_that_cannot_be_kept_are_failed_and_the_others_run_on(settings: S
         assert code == 1
         assert "! missing: exit code 2 (there is no module 'nosuch'" in out
 
+        # Stopped from afar, it has done its part and is followed by another, whatever becomes of the other groups.
+        before = fleet.pids("good")
+        [listed] = json.loads(run("workers", "list", "--json", env=fleet.env).stdout)
+        assert listed["fleet"] == "good"
+        assert run("workers", "stop", listed["id"], env=fleet.env).returncode == 0
+        fleet.wait_for(lambda: fleet.sizes()["good"] == ("RUNNING", 1, 1) and fleet.pids("good") != before)
+
         fleet.wait_for(lambda: fleet.sizes()["looping"] == ("FAILED", 0, 1))
-        assert [event["again_in_s"] for event in fleet.events("process ended")] == [1, 2, 4, 8]
+        ended = [(event["process_name"], event["again_in_s"]) for event in fleet.events("process ended")]
+        assert [again for name, again in ended if name == "looping-1"] == [1, 2, 4, 8]
+        assert [again for name, again in ended if name == "good-1"] == [0]
         assert {event["group"] for event in fleet.events("group failed")} == {"looping", "missing"}
         fleet.enqueue(fleet_tasks.tick, [{}])
         fleet.wait_for(lambda: look.statuses() == {"COMPLETED": 1})
@@ -95,17 +104,3 @@ def test_a_fleet_of_which_nothing_can_be_kept_ends_by_itself(settings: Settings)
     with trial(settings, '[groups.missing]\nmodules = ["nosuch"]\n') as fleet:
         fleet.up()
         assert fleet.program.ends() == 1
-
-
-def test_a_process_that_was_stopped_from_afar_is_followed_by_another(settings: Settings) -> None:
-    with trial(settings, '[groups.main]\nmodules = ["MODULE"]\n') as fleet:
-        fleet.up()
-        fleet.wait_until_running(main=1)
-        before = fleet.pids("main")
-        [listed] = json.loads(run("workers", "list", "--json", env=fleet.env).stdout)
-        assert listed["fleet"] == "main"
-        assert run("workers", "stop", listed["id"], env=fleet.env).returncode == 0
-        fleet.wait_for(lambda: fleet.running(main=1) and fleet.pids("main") != before)
-        [ended] = fleet.events("process ended")
-        assert (ended["exit"], ended["again_in_s"]) == ("exit code 0", 0)
-        fleet.down()

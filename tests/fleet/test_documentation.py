@@ -13,7 +13,9 @@ from pathlib import Path
 from aaiclick_queue.fleet.address import running
 from aaiclick_queue.fleet.file import read
 from aaiclick_queue.settings import PREFIX, Settings
-from tests.cli.running import LONGEST, PROJECT, Program, command, environment, wait_for
+from tests.cli.running import PROJECT, Program, command, environment
+from tests.faults.fleet import wait_for
+from tests.fleet.running import LONGEST
 
 PAGE = PROJECT / "docs" / "fleet.md"
 VARYING = re.compile(r"\d+(\.\d+)?|\s+")
@@ -40,7 +42,7 @@ def test_every_command_of_the_page_works_as_it_is_shown(settings: Settings, home
     assert first == ["aaiclick-queue", "fleet", "up", "workers/fleet.toml"]
     fleet = Program(*first[1:], env=env)
     try:
-        wait_for(lambda: fleet.stdout.count("takes tasks") == 3, lambda: fleet.stdout + fleet.stderr)
+        wait_for(lambda: fleet.stdout.count("takes tasks") == 3, lambda: fleet.stdout + fleet.stderr, LONGEST)
         wait_for(lambda: running(home) == ["examples"])
         for words, told in others:
             line = [sys.executable, *words[1:]] if words[0] == "python" else command(*words[1:])
@@ -49,7 +51,7 @@ def test_every_command_of_the_page_works_as_it_is_shown(settings: Settings, home
             for expected, got in zip(told, ran.stdout.splitlines(), strict=False):
                 assert VARYING.sub("", got) == VARYING.sub("", expected)
             assert len(told) in (0, len(ran.stdout.splitlines()))
-        assert fleet.ends() == 0
+        assert fleet.process.wait(LONGEST) == 0
     finally:
         if fleet.process.poll() is None:
             fleet.process.send_signal(signal.SIGKILL)

@@ -7,7 +7,6 @@ import signal
 from collections import Counter
 
 from aaiclick_queue.settings import Settings
-from tests.cli.running import wait_for
 from tests.faults.fleet import Console
 from tests.fleet import fleet_tasks
 from tests.fleet.running import trial
@@ -22,6 +21,11 @@ slots = 3
 [groups.quick]
 modules = ["MODULE"]
 count = 1
+"""
+STUCK = """
+[groups.stuck]
+modules = ["MODULE"]
+queues = ["stuck"]
 """
 HELD = "SELECT w.pid, l.task_id FROM aaiclick_queue.leases l JOIN aaiclick_queue.workers w ON w.id = l.worker_id"
 
@@ -57,36 +61,31 @@ def test_killed_workers_are_replaced_and_each_of_their_tasks_has_one_lost_attemp
 def test_a_killed_supervisor_leaves_no_process_and_its_workers_hand_back_what_they_ran(
     settings: Settings, look: Console
 ) -> None:
-    with trial(settings, TWO_GROUPS) as fleet:
+    with trial(settings, TWO_GROUPS + STUCK) as fleet:
         fleet.up()
-        fleet.wait_until_running(slow=2, quick=1)
+        fleet.wait_until_running(slow=2, quick=1, stuck=1)
         # No print may fail in the moment between the supervisor's death and the hand-back: it would cost the attempt.
         ids = fleet.enqueue(fleet_tasks.chatter, [{"path": str(fleet.open_gate)}] * 2) + fleet.enqueue_waiting(4)
-        fleet.wait_for(lambda: len(fleet.runs()) == 6)
+        [stuck] = fleet.enqueue(
+            fleet_tasks.hog, [{"seconds": 90}]
+        )  # its worker cannot hand back, and ends all the same
+        fleet.wait_for(lambda: len(fleet.runs()) == 7)
         fleet.program.process.kill()
         fleet.program.ends()
-        wait_for(lambda: not fleet.left_over(), lambda: str(fleet.left_over()))
-        assert look.value("SELECT count(*) FROM aaiclick_queue.leases") == 0, "handed back: no lease has to end"
+        fleet.wait_until_nothing_is_left()
+        assert look.rows("SELECT task_id FROM aaiclick_queue.leases") == [{"task_id": stuck}]
         assert look.history() == {}
         assert fleet.address.socket.exists(), "nobody was left to remove it"
 
         assert fleet.cli("status")[0] == 4
         fleet.up()
-        fleet.wait_until_running(slow=2, quick=1)
+        fleet.wait_until_running(slow=2, quick=1, stuck=1)
         fleet.open_gate.touch()
         fleet.wait_for(lambda: not look.open_tasks())
-        assert look.statuses() == {"COMPLETED": 6}
+        assert look.statuses() == {"COMPLETED": 7}
         assert look.rows("SELECT DISTINCT attempt FROM aaiclick_queue.tasks") == [{"attempt": 1}]
-        assert Counter(run.task_id for run in fleet.runs()) == dict.fromkeys(ids, 2)
+        assert Counter(run.task_id for run in fleet.runs()) == dict.fromkeys([*ids, stuck], 2)
+        assert look.rows("SELECT task_id, outcome FROM aaiclick_queue.attempts") == [
+            {"task_id": stuck, "outcome": "LOST"}
+        ]
         fleet.down()
-
-
-def test_a_worker_that_cannot_stop_is_gone_soon_after_its_supervisor(settings: Settings) -> None:
-    with trial(settings, TWO_GROUPS) as fleet:
-        fleet.up()
-        fleet.wait_until_running(slow=2, quick=1)
-        fleet.enqueue(fleet_tasks.hog, [{"seconds": 90}])
-        fleet.wait_for(lambda: len(fleet.runs()) == 1)
-        fleet.program.process.kill()
-        fleet.program.ends()
-        wait_for(lambda: not fleet.left_over(), lambda: str(fleet.left_over()))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
 import time
 
 from aaiclick_queue.settings import Settings
-from tests.cli.running import command, wait_for
+from tests.cli.running import command
 from tests.faults.fleet import Console
 from tests.fleet import fleet_tasks
-from tests.fleet.running import trial
+from tests.fleet.running import LONGEST, trial
 
 SLOW = """
 [groups.slow]
@@ -51,6 +52,9 @@ def test_down_waits_for_what_runs_and_leaves_nothing(settings: Settings, look: C
         assert fleet.program.ends() == 0
         assert look.statuses() == {"COMPLETED": 4}
         assert (fleet.left_over(), fleet.address.socket.exists()) == ([], False)
+        events = [json.loads(line)["event"] for line in fleet.program.stdout.splitlines()]
+        assert events.count("worker started") == events.count("worker stopped") == 2
+        assert (events[-1], fleet.program.stderr) == ("fleet ended", "")
         assert fleet.cli("down")[0] == 4
 
         fleet.open_gate.unlink()
@@ -64,6 +68,7 @@ def test_down_waits_for_what_runs_and_leaves_nothing(settings: Settings, look: C
 
 def test_the_third_signal_kills(settings: Settings) -> None:
     with trial(settings, SLOW) as fleet:
+        fleet.write(SLOW.replace('"slow"', '"stuck"'))
         fleet.up()
         fleet.wait_until_running(slow=2)
         fleet.enqueue(fleet_tasks.hog, [{"seconds": 90}])
@@ -89,8 +94,8 @@ def test_a_fleet_ends_with_its_terminal(settings: Settings) -> None:
         while b"slow-2 is replaced" not in heard:
             heard += os.read(terminal, 1 << 16)
         os.close(terminal)
-        until = time.monotonic() + 30
+        until = time.monotonic() + LONGEST
         while os.waitpid(pid, os.WNOHANG) == (0, 0):
             assert time.monotonic() < until, heard[-3000:]
             time.sleep(0.02)
-        wait_for(lambda: not fleet.left_over())
+        fleet.wait_until_nothing_is_left()
