@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from .around import enqueue_through
 from .callers import caller_transaction, is_sync, on_commit, run_sync
 from .channel import Channel
 from .errors import PostgresUnavailable, QueueFull, StreamsDown
@@ -29,6 +30,7 @@ from .gathering import Gatherer
 from .gathering import Waiting as Gathered
 from .ids import IdSource
 from .local import database_url
+from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
 from .migrate import require_head
 from .portal import submit
 from .postgres import DATA_ERRORS, Database
@@ -48,8 +50,9 @@ FULL_LONGEST_SECONDS = 1.0
 class Client:
     """Everything an application does with the queue, over a few connections of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, middleware: Sequence[Middleware] = ()) -> None:
         self.settings = settings
+        self._middleware = checked(middleware)
         self.waiting = Waiting(self.database, self._nudges)
         self._ids: IdSource | None = None
         self._db: Database | None = None
@@ -102,7 +105,7 @@ class Client:
             await self._db.close()
         self._db = self._streams = self._channel = self._loop = None
 
-    async def write(
+    def write(
         self,
         spec: Spec,
         tasks: Sequence[NewTask],
@@ -110,11 +113,20 @@ class Client:
         key: Key | None = None,
         connection: Any = None,
         wait: bool = False,
-    ) -> list[int]:
+    ) -> Coroutine[Any, Any, list[int]]:
         """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own.
 
         `wait` until the queue has room, instead of raising QueueFull.
         """
+        if not (installed or self._middleware or middleware_here.get()):
+            return self._write(spec, tasks, key, connection, wait=wait)
+        call = Enqueuing(spec, tasks, dedupe_key=key.key if key else None, connection=connection)
+        chain = around_enqueue(self._middleware or middleware_here.get())
+        return enqueue_through(chain, call, lambda spec, tasks: self._write(spec, tasks, key, connection, wait=wait))
+
+    async def _write(
+        self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any, *, wait: bool
+    ) -> list[int]:
         if connection is not None:
             return await self._write_for_caller(spec, tasks, key, connection)
         pause = FULL_SECONDS
@@ -141,7 +153,7 @@ class Client:
 
     def write_blocking(self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any) -> list[int]:
         """As `write`, with a synchronous connection or session of the caller."""
-        return run_sync(self._write_for_caller(spec, tasks, key, connection))
+        return run_sync(self.write(spec, tasks, key=key, connection=connection))
 
     async def cancel(self, ids: Sequence[int]) -> set[int]:
         """End tasks as CANCELLED wherever they are; returns those that were not final before."""
@@ -319,9 +331,11 @@ async def _nudge(channel: Channel, ids: Sequence[int]) -> None:
 
 
 @asynccontextmanager
-async def connect(*, settings: Settings | None = None, **given: Any) -> AsyncIterator[Client]:
+async def connect(
+    *, settings: Settings | None = None, middleware: Sequence[Middleware] = (), **given: Any
+) -> AsyncIterator[Client]:
     """A client of one's own: `async with connect(postgres_url=…, redis_url=…) as queue:`."""
-    client = Client(settings or Settings.load(**given))
+    client = Client(settings or Settings.load(**given), middleware=middleware)
     try:
         await client.database()
         yield client
