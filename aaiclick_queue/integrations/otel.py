@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..errors import MissingExtra
+from ..context import current
+from ..errors import MissingExtra, WrongContext
 from ..middleware import Enqueuing, Middleware, Proceed, Running
 from ..outcome import Error, Failed, Later, Lost, Outcome, kind_of
 
@@ -36,8 +37,9 @@ class Tracing(Middleware):
     async def enqueue(self, call: Enqueuing, proceed: Proceed[list[int]]) -> list[int]:
         """A span of kind PRODUCER; its context travels in the headers."""
         attributes = _attributes("enqueue", "send", call.queue, call.entrypoint)
-        name = f"enqueue {call.queue}"
-        with self._tracer().start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+        with self._tracer().start_as_current_span(
+            f"enqueue {call.queue}", context=_context_here(), kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
             propagate.inject(call.headers)
             ids = await proceed()
             if call.count == 1:
@@ -80,6 +82,16 @@ class Tracing(Middleware):
         if self._links or run.age > FAR_SECONDS:
             return Context(), [Link(made)]
         return found, []
+
+
+def _context_here() -> Context | None:
+    """None is the current context; in a run without a span, as in a process of its own, that of its enqueue."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    try:
+        return propagate.extract(current().headers)
+    except WrongContext:
+        return None
 
 
 def _attributes(name: str, kind: str, queue: str, entrypoint: str) -> dict[str, Any]:

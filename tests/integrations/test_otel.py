@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from aaiclick_queue import Client, Settings, TaskFailed, current, middleware, task, use
+from aaiclick_queue import Client, Settings, TaskFailed, connect, current, middleware, task, use
 from aaiclick_queue.integrations.otel import Tracing
 from aaiclick_queue.middleware import Running
 from aaiclick_queue.postgres import Database
@@ -118,6 +119,39 @@ async def test_an_enqueue_its_run_and_its_child_are_one_trace(quick: Settings, c
     }
     told = (await row(db, "tasks", child_id))["result"]
     assert told == f'"1 {ids(child_process)[1]:016x}"'  # the current span in the thread of a `def` task
+
+
+APART = """
+from aaiclick_queue import current, task, use
+from aaiclick_queue.integrations.otel import Tracing
+
+use(Tracing())
+
+@task
+async def leaf() -> None:
+    pass
+
+@task
+async def spawns() -> int:
+    return (await current().enqueue(leaf)).id
+"""
+
+
+async def test_what_a_run_in_a_process_of_its_own_enqueues_is_of_the_same_trace(
+    quick: Settings, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "otel_apart.py").write_text(APART)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import otel_apart  # type: ignore[import-not-found]
+
+    async with connect(settings=quick, middleware=[Tracing(made.provider)]) as client:
+        handle = await otel_apart.spawns.enqueue(client=client)
+        await db.fetch("UPDATE aaiclick_queue.ready SET lost_count = 2")
+        async with running_worker(quick):
+            leaf_id = await handle.result(timeout=30)
+    [enqueue] = made.named("enqueue default")
+    assert f'"traceparent": "00-{ids(enqueue)[0]:032x}-' in (await row(db, "tasks", leaf_id))["metadata"]
+    del sys.modules["otel_apart"]
 
 
 async def test_many_are_one_span(quick: Settings, client: Client, db: Database) -> None:
