@@ -31,13 +31,14 @@ class Tracing(Middleware):
         self, tracer_provider: TracerProvider | None = None, *, propagation: Literal["parent", "link"] = "parent"
     ) -> None:
         """`propagation`: a run continues the trace of its enqueue, or begins its own and links to it."""
-        self._provider = tracer_provider
+        # Of the global provider it is a proxy: an application may set that up later.
+        self._tracer = trace.get_tracer("aaiclick_queue", tracer_provider=tracer_provider)
         self._links = propagation == "link"
 
     async def enqueue(self, call: Enqueuing, proceed: Proceed[list[int]]) -> list[int]:
         """A span of kind PRODUCER; its context travels in the headers."""
         attributes = _attributes("enqueue", "send", call.queue, call.entrypoint)
-        with self._tracer().start_as_current_span(
+        with self._tracer.start_as_current_span(
             f"enqueue {call.queue}", context=_context_here(), kind=SpanKind.PRODUCER, attributes=attributes
         ) as span:
             propagate.inject(call.headers)
@@ -58,7 +59,7 @@ class Tracing(Middleware):
             f"{OURS}max_attempts": run.max_attempts,
             f"{OURS}wait_seconds": run.waited,
         }
-        with self._tracer().start_as_current_span(
+        with self._tracer.start_as_current_span(
             f"process {run.queue}", context=context, kind=SpanKind.CONSUMER, attributes=attributes, links=links
         ) as span:
             outcome = await proceed()
@@ -69,10 +70,6 @@ class Tracing(Middleware):
                 if run.error is not None:
                     span.record_exception(run.error)
             return outcome
-
-    def _tracer(self) -> trace.Tracer:
-        # Asked for each time: applications set their provider after this module is imported.
-        return trace.get_tracer("aaiclick_queue", tracer_provider=self._provider)
 
     def _origin(self, run: Running) -> tuple[Context, list[Link]]:
         found = propagate.extract(run.headers, context=Context())

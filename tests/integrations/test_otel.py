@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
@@ -219,13 +219,35 @@ async def test_a_task_without_a_context_of_use_begins_a_trace(
     assert process.links == ()
 
 
+def test_a_provider_may_be_set_up_after_the_middleware() -> None:
+    code = """
+import asyncio
+from aaiclick_queue.integrations.otel import Tracing
+from aaiclick_queue.middleware import Enqueuing
+from aaiclick_queue.around import enqueue_through
+from aaiclick_queue.flow.enqueue import NewTask, Spec
+tracing = Tracing()
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+async def write(spec, tasks):
+    print(tasks[0].metadata)
+    return [1]
+asyncio.run(enqueue_through([tracing], Enqueuing(Spec("e", "q"), [NewTask("{}")]), write))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert '"traceparent":"00-' in ran.stdout
+
+
 async def test_with_tracing_off_no_tracer_is_called(
     quick: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
     for name in ("get_tracer", "get_current_span", "get_tracer_provider"):
         monkeypatch.setattr(trace, name, lambda *a, **k: calls.append((a, k)))
-    monkeypatch.setattr(Tracing, "_tracer", calls.append)
+    for kind in (trace.ProxyTracer, trace.NoOpTracer, Tracer):
+        for name in ("start_span", "start_as_current_span"):
+            monkeypatch.setattr(kind, name, lambda *a, **k: calls.append((a, k)))
     assert middleware.installed == []
     async with running_worker(quick):
         await client.write(*spec_and_tasks())
