@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -111,8 +111,14 @@ class Client:
         return written.ids
 
     def write_blocking(self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any) -> list[int]:
-        """As `write`, with a synchronous connection or session of the caller."""
+        """As `write`, for synchronous code: in its connection or session, else on the portal's loop."""
+        if connection is None:
+            return submit(self.write(spec, tasks, key=key))
         return run_sync(self._write_for_caller(spec, tasks, key, connection))
+
+    def known(self, task_id: int) -> Mapping[str, Any] | None:
+        """The final row of a task as far as this client knows it without asking: not, unless it runs tasks itself."""
+        return None
 
     async def cancel(self, ids: Sequence[int]) -> set[int]:
         """End tasks as CANCELLED wherever they are; returns those that were not final before."""
@@ -283,9 +289,26 @@ _Clients = dict[Settings | None, tuple[Client, AsyncGenerator[None]]]
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
 
 
+# The testing kit says here what the default client of the whole process is, or what it is made from.
+_instead: list[Client | Settings] = []
+
+
+@contextmanager
+def default_from(instead: Client | Settings) -> Iterator[None]:
+    """Have the default client be this one, or be made from these settings, wherever in this process it is asked for."""
+    _instead.append(instead)
+    try:
+        yield
+    finally:
+        _instead.remove(instead)
+
+
 async def default_client() -> Client:
     """The client of the running loop, made from the settings on first use; it closes with the loop."""
-    here = settings_here.get(None)
+    instead = _instead[-1] if _instead else None
+    if isinstance(instead, Client):
+        return instead
+    here = settings_here.get(instead)
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     if here not in clients:
         client = Client(here or Settings.load())
@@ -300,10 +323,18 @@ def default_blocking_client() -> Client:
     return submit(default_client())
 
 
+def forget_clients(settings: Settings) -> list[tuple[asyncio.AbstractEventLoop, Client]]:
+    """Give up the default clients that were made from these settings; they are the caller's to close, on their loops."""
+    found = [(loop, clients.pop(settings)[0]) for loop, clients in list(_clients.items()) if settings in clients]
+    return [(loop, client) for loop, client in found if not loop.is_closed()]
+
+
 async def _close_with_loop(client: Client) -> AsyncGenerator[None]:
     # asyncio.run() closes async generators before it closes the loop: the one moment to say good-bye to Postgres.
     try:
         yield
     finally:
-        _clients.pop(asyncio.get_running_loop(), None)
+        clients = _clients.get(asyncio.get_running_loop(), {})
+        for key in [key for key, (one, _) in clients.items() if one is client]:
+            del clients[key]
         await client.close()

@@ -79,6 +79,8 @@ class Handle(Generic[R]):
         return await ask(await default_client())
 
     async def _status(self, client: Client) -> Status:
+        if (known := client.known(self.id)) is not None:
+            return Status(known["status"])
         found = await (await client.database()).fetchval(STATUS, self.id)
         if found is None:
             raise UnknownTask(f"no task {self.id}: its transaction is not committed, or it was pruned")
@@ -88,6 +90,8 @@ class Handle(Generic[R]):
         return self.id in await client.cancel([self.id])
 
     async def _finished(self, client: Client) -> Any:
+        if (known := client.known(self.id)) is not None:
+            return known
         if await (await client.database()).fetchval(STATUS, self.id) is not None:
             return await client.waiting.finished(self.id)
         if self._in_callers_transaction:

@@ -120,6 +120,12 @@ class Database:
             except (*UNAVAILABLE, asyncpg.PostgresError):
                 connection.raw.terminate()
 
+    def cut(self) -> None:
+        """Break every connection and open none any more, as the death of the process does."""
+        self._dsn = None
+        for connection in list(self._open):
+            self._drop(connection)
+
     async def __aenter__(self) -> Self:
         return self
 
