@@ -334,7 +334,8 @@ async def _close_with_loop(client: Client) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        clients = _clients.get(asyncio.get_running_loop(), {})
-        for key in [key for key, (one, _) in clients.items() if one is client]:
-            del clients[key]
+        loop = asyncio.get_running_loop()
+        left = {key: kept for key, kept in _clients.pop(loop, {}).items() if kept[0] is not client}
+        if left:
+            _clients[loop] = left
         await client.close()
