@@ -116,8 +116,8 @@ class Client:
             return submit(self.write(spec, tasks, key=key))
         return run_sync(self._write_for_caller(spec, tasks, key, connection))
 
-    def known(self, task_id: int) -> Mapping[str, Any] | None:
-        """The final row of a task as far as this client knows it without asking: not, unless it runs tasks itself."""
+    def known(self, task_id: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - one that runs tasks knows
+        """The final row of the task, from a client that runs tasks itself; else None: ask the database."""
         return None
 
     async def cancel(self, ids: Sequence[int]) -> set[int]:
@@ -324,7 +324,7 @@ def default_blocking_client() -> Client:
 
 
 def forget_clients(settings: Settings) -> list[tuple[asyncio.AbstractEventLoop, Client]]:
-    """Give up the default clients that were made from these settings; they are the caller's to close, on their loops."""
+    """Give up the default clients that were made from these settings: the caller closes each on its loop."""
     found = [(loop, clients.pop(settings)[0]) for loop, clients in list(_clients.items()) if settings in clients]
     return [(loop, client) for loop, client in found if not loop.is_closed()]
 

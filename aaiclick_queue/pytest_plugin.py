@@ -87,9 +87,7 @@ def aaiclick_queue_template(
     with ExitStack() as stack:
         try:
             name = stack.enter_context(
-                aaiclick_queue_databases.migrated(
-                    schema=os.environ.get(PREFIX + "POSTGRES_SCHEMA") or "aaiclick_queue"
-                )
+                aaiclick_queue_databases.migrated(schema=os.environ.get(PREFIX + "POSTGRES_SCHEMA") or "aaiclick_queue")
             )
         except QueueError as error:
             pytest.exit(str(error), returncode=2)

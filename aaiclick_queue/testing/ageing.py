@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
-from ..postgres import Connection, Database
+from ..postgres import Connection, Database, Record
 from ..settings import Settings
 
 # Partitions move with their parent. Found in the catalog, so that a new column cannot be forgotten.
@@ -42,7 +41,7 @@ class Clock:
                 await _age(tx, row, passed, schema=db.schema)
 
 
-async def _age(tx: Connection, row: Mapping[str, Any], passed: timedelta, *, schema: str) -> None:
+async def _age(tx: Connection, row: Record, passed: timedelta, *, schema: str) -> None:
     table = f'"{schema}"."{row["table"]}"'
     if row["by_day"] is not None:
         days = await tx.fetch(

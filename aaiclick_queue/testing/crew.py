@@ -49,7 +49,8 @@ class MortalWorker(Worker):
             self._die()
         else:
             died = threading.Event()
-            self._db_loop.call_soon_threadsafe(lambda: (self._die(), died.set()))
+            self._db_loop.call_soon_threadsafe(self._die)
+            self._db_loop.call_soon_threadsafe(died.set)
             died.wait(END_SECONDS)
 
     async def ended(self) -> None:

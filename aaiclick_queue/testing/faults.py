@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import pkgutil
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ Point = Literal["before", "after", "recorded", "twice"]
 
 
 class Killed(BaseException):
-    """The worker of this run is dead. No `except Exception` sees it; `finally` blocks do, which kill -9 would not run."""
+    """The worker of this run is dead. `except Exception` does not see it; `finally` does, other than with kill -9."""
 
 
 class Mortal(Protocol):
@@ -121,7 +122,7 @@ def _found(target: str) -> tuple[Any, str, Any]:
     path, _, name = target.rpartition(".")
     if not path:
         raise ValueError(f"{target!r}: name what is called as module.function")
-    owner = mock._importer(path) if hasattr(mock, "_importer") else __import__(path)  # noqa: SLF001
+    owner = pkgutil.resolve_name(path)
     return owner, name, inspect.getattr_static(owner, name)
 
 

@@ -1,3 +1,253 @@
-"""x"""
-class Eager: ...
-def eager() -> None: ...
+"""Eager: an enqueue runs its task at once, in this process and without a database.
+
+Arguments and results go through the codec, outcomes through the same decisions as in a worker; a retry follows at
+once. What needs rows in Postgres (leases, races, the transaction of an enqueue) is not shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar
+
+from ..callers import run_sync
+from ..client import Client, default_from
+from ..errors import BadTask, DuplicateTask, Fail, TaskFailed, WrongContext
+from ..flow.dedupe import Key
+from ..flow.enqueue import NewTask, Spec
+from ..outcome import Error
+from ..portal import portal_loop
+from ..postgres import Database
+from ..settings import Settings
+from ..status import Status
+from ..tasks import Task, registry
+from .records import Record
+from .seen import SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
+from .steps import Attempts
+
+T = TypeVar("T")
+
+DEPTH_LIMIT = 100
+_depth: ContextVar[int] = ContextVar("aaiclick_queue_eager_depth", default=0)
+
+
+class NoEnd(Fail):
+    """Tasks that enqueue each other without end; no task on the way tries it again."""
+
+    def __init__(self, entrypoint: str) -> None:
+        super().__init__(
+            f"{entrypoint} is the {DEPTH_LIMIT}th task inside each other: one that enqueues itself has no end in line, "
+            "use the fixture `queue` and run_one()"
+        )
+
+
+class Eager:
+    """What ran in line in one block."""
+
+    def __init__(self, client: EagerClient) -> None:
+        self._client = client
+
+    def tasks(
+        self, entrypoint: Task[Any, Any] | str | None = None, *, status: Status | str | None = None
+    ) -> list[SeenTask]:
+        """The tasks that were enqueued, in their order, all or those of one entrypoint or status."""
+        name = entrypoint_named(entrypoint)
+        seen = [record.seen() for record in self._client.records.values()]
+        return [
+            task
+            for task in seen
+            if (name is None or task.entrypoint == name) and (status is None or task.status == Status(status))
+        ]
+
+    def assert_enqueued(self, task: Task[Any, Any] | str, /, **kwargs: Any) -> list[SeenTask]:
+        """The calls of the task that had these arguments; if there is none, shows what was enqueued instead."""
+        return require_enqueued(self.tasks(), task, kwargs)
+
+    def assert_not_enqueued(self, task: Task[Any, Any] | str, /, **kwargs: Any) -> None:
+        """That no call of the task had these arguments."""
+        require_not_enqueued(self.tasks(), task, kwargs)
+
+
+@contextmanager
+def eager(*, raising: bool = False, database: str | None = None) -> Iterator[Eager]:
+    """Run every task of this block in line when it is enqueued.
+
+    Errors are raised by `result()`, with `raising` by the enqueue itself. `database` is a Postgres URL for
+    `current().transaction()`, which is refused without one.
+    """
+    client = EagerClient(Settings.load(), raising=raising, database=database)
+    with default_from(client):
+        yield Eager(client)
+
+
+class EagerClient(Client):
+    """A client that runs what it is given instead of writing it."""
+
+    def __init__(self, settings: Settings, *, raising: bool, database: str | None) -> None:
+        super().__init__(settings)
+        self.records: dict[int, Record] = {}
+        self.database_given = database
+        self._raising = raising
+        self._numbers = itertools.count(1)
+        self._keys: dict[tuple[str, str], tuple[int, float | None]] = {}
+        self._children: dict[tuple[int, str], int] = {}
+
+    async def database(self) -> Database:
+        """There is none."""
+        raise WrongContext("eager runs tasks without a database: use the fixture `queue` for what asks the database")
+
+    def lives_on(self, loop: asyncio.AbstractEventLoop) -> bool:  # noqa: ARG002
+        """On any: it has no connections."""
+        return True
+
+    async def cancel(self, ids: Sequence[int]) -> set[int]:  # noqa: ARG002
+        """Nothing: whatever was enqueued has ended."""
+        return set()
+
+    def known(self, task_id: int) -> Mapping[str, Any] | None:
+        """The final row of a task that ran here."""
+        record = self.records.get(task_id)
+        return record.row() if record is not None and record.status.is_final else None
+
+    async def write(
+        self,
+        spec: Spec,
+        tasks: Sequence[NewTask],
+        *,
+        key: Key | None = None,
+        connection: Any = None,  # noqa: ARG002 - its transaction is the caller's
+    ) -> list[int]:
+        """Run the tasks, one after the other, and give their ids."""
+        records = [self.record(spec, task, key) for task in tasks]
+        for record in records:
+            if record.runs == 0:
+                await self.run(record)
+        return [record.id for record in records]
+
+    def write_blocking(
+        self,
+        spec: Spec,
+        tasks: Sequence[NewTask],
+        *,
+        key: Key | None,
+        connection: Any,  # noqa: ARG002
+    ) -> list[int]:
+        """As `write`, for synchronous code: a `def` task runs in the caller's own thread."""
+        records = [self.record(spec, task, key) for task in tasks]
+        for record in records:
+            if record.runs == 0:
+                self.run_blocking(record)
+        return [record.id for record in records]
+
+    def record(self, spec: Spec, task: NewTask, key: Key | None = None) -> Record:
+        """A new task, or the one that holds its key."""
+        if spec.entrypoint not in registry:
+            raise BadTask(
+                f"no task is registered as {spec.entrypoint!r}: import the module that defines it, eager runs it here"
+            )
+        if key is not None and (holder := self._holder(spec.entrypoint, key)) is not None:
+            return self.records[holder]
+        child = (spec.parent_id or 0, task.spawn_key or "")
+        if task.spawn_key is not None and child in self._children:
+            return self.records[self._children[child]]
+        record = Record(next(self._numbers), spec, task)
+        self.records[record.id] = record
+        if task.spawn_key is not None:
+            self._children[child] = record.id
+        if key is not None:
+            until = None if key.for_seconds is None else time.monotonic() + key.for_seconds
+            self._keys[spec.entrypoint, key.key] = (record.id, until)
+        return record
+
+    def forget(self, record: Record) -> None:
+        """Its transaction was rolled back: it never was."""
+        del self.records[record.id]
+        self._children = {child: task_id for child, task_id in self._children.items() if task_id != record.id}
+
+    async def run(self, record: Record) -> None:
+        """Run a task to its end, on this loop or in a thread as a worker would."""
+        attempts = Attempts(self, record)
+        if not attempts.definition.is_async:
+            await asyncio.wrap_future(_in_thread(lambda: run_sync(self._to_the_end(attempts))))
+        elif asyncio.get_running_loop() is portal_loop():  # where what it enqueues by `delay` has to get through
+            await asyncio.wrap_future(_in_thread(lambda: asyncio.run(self._to_the_end(attempts))))
+        else:
+            await self._to_the_end(attempts)
+
+    def run_blocking(self, record: Record) -> None:
+        """Run a task to its end, in this thread where that can be."""
+        attempts = Attempts(self, record)
+        if not attempts.definition.is_async and self.database_given is None:
+            run_sync(self._to_the_end(attempts))
+        elif not attempts.definition.is_async:
+            _in_thread(lambda: run_sync(self._to_the_end(attempts))).result()
+        elif _loop_runs_here():
+            _in_thread(lambda: asyncio.run(self._to_the_end(attempts))).result()
+        else:
+            asyncio.run(self._to_the_end(attempts))
+
+    async def _to_the_end(self, attempts: Attempts) -> None:
+        record = attempts.record
+        depth = _depth.get()
+        if depth >= DEPTH_LIMIT:
+            record.ended(Status.FAILED, error=Error.of(NoEnd(record.spec.entrypoint)))
+            raise NoEnd(record.spec.entrypoint)
+        reset = _depth.set(depth + 1)
+        try:
+            await attempts.run()
+        finally:
+            _depth.reset(reset)
+        if self._raising and record.status is Status.FAILED:
+            raise attempts.raised or _failure(record)
+
+    def _holder(self, entrypoint: str, key: Key) -> int | None:
+        holder, until = self._keys.get((entrypoint, key.key), (0, None))
+        if not holder or (until is not None and until <= time.monotonic()):
+            return None
+        if until is None and self.records[holder].status.is_final:
+            return None
+        if key.mode == "raise":
+            raise DuplicateTask(key.key, holder)
+        return holder if key.mode == "skip" else None
+
+
+def _in_thread(call: Callable[[], T]) -> Future[T]:
+    """The call in a thread of its own, with this one's context: of a pool, tasks inside each other use up the threads."""
+    future: Future[T] = Future()
+    context = copy_context()
+
+    def run() -> None:
+        try:
+            future.set_result(context.run(call))
+        except BaseException as error:  # handed over to whoever waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="aaiclick-queue eager", daemon=True).start()
+    return future
+
+
+def _loop_runs_here() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _failure(record: Record) -> TaskFailed:
+    error = record.error
+    assert error is not None
+    return TaskFailed(
+        f"task {record.id} failed in attempt {record.attempt}: {error.type}: {error.message}",
+        task_id=record.id,
+        error_type=error.type,
+        error_message=error.message,
+        traceback=error.traceback,
+        attempts=record.attempt,
+    )

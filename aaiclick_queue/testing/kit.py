@@ -85,7 +85,7 @@ class QueueUnderTest:
         return [SeenTask.of(row) for row in rows]
 
     async def assert_enqueued(self, task: Task[Any, Any] | str, /, **kwargs: Any) -> list[SeenTask]:
-        """The calls of the task that had these arguments; without one, the assertion shows what was enqueued instead."""
+        """The calls of the task that had these arguments; if there is none, shows what was enqueued instead."""
         return require_enqueued(await self.tasks(), task, kwargs)
 
     async def assert_not_enqueued(self, task: Task[Any, Any] | str, /, **kwargs: Any) -> None:
@@ -246,5 +246,3 @@ def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
         return asyncio.get_running_loop() is loop
     except RuntimeError:
         return False
-
-

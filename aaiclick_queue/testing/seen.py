@@ -11,6 +11,7 @@ import msgspec
 
 from ..codec import decode_json, encode_json
 from ..outcome import Error
+from ..postgres import Record
 from ..status import Status
 from ..tasks import Task
 
@@ -55,9 +56,9 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True):
     error: Error | None = None
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> SeenTask:
+    def of(cls, row: Record) -> SeenTask:
         """The task of a row."""
-        values = dict(row)
+        values = dict(row.items())
         values |= {name: decode_json(values[name]) for name in ("kwargs", "metadata", "result")}
         values["error"] = msgspec.json.decode(row["error"], type=Error) if row["error"] else None
         values["status"] = Status(row["status"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aaiclick_queue import Status, current, task
-from aaiclick_queue.testing import QueueUnderTest, Clock
+from aaiclick_queue.testing import Clock, QueueUnderTest
 
 ran: list[str] = []
 
