@@ -218,7 +218,7 @@ class EagerClient(Client):
 
 
 def _in_thread(call: Callable[[], T]) -> Future[T]:
-    """The call in a thread of its own, with this one's context: of a pool, tasks inside each other use up the threads."""
+    """The call in a thread of its own, with this one's context: tasks inside each other would use up a pool."""
     future: Future[T] = Future()
     context = copy_context()
 
