@@ -103,6 +103,7 @@ class Database:
         self.schema = settings.postgres_schema
         self._dsn = dsn or settings.postgres_url
         self._flow = flow
+        self._is_cut = False
         self._pooled = settings.postgres_pooler == "transaction"
         self._free: deque[Connection] = deque()
         self._open: set[Connection] = set()
@@ -122,7 +123,7 @@ class Database:
 
     def cut(self) -> None:
         """Break every connection and open none any more, as the death of the process does."""
-        self._dsn = None
+        self._is_cut = True
         for connection in list(self._open):
             self._drop(connection)
 
@@ -191,6 +192,8 @@ class Database:
         connection.raw.terminate()
 
     async def _connect(self) -> Connection:
+        if self._is_cut:
+            raise PostgresUnavailable("this worker was cut off from Postgres: a test has killed it")
         if self._dsn is None:
             raise PostgresUnavailable("no Postgres URL: set AAICLICK_QUEUE_POSTGRES_URL or start the embedded one")
         try:

@@ -25,6 +25,7 @@ from .faults import Fault, Faults, When, kill_at, wakeups_lost
 from .seen import SEEN_TASKS, SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
 
 LOOK_SECONDS = 0.01
+HELD_SECONDS = 2.0  # tasks that a limit holds back, with nothing else to do for so long, are left where they are
 # Runs of workers that the test has killed are not waited for until their lease has ended; from then on they are,
 # over the loss and the short delay after it.
 WHAT_IS_LEFT = """
@@ -32,6 +33,7 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
            SELECT FROM aaiclick_queue.queues q WHERE q.name = r.queue AND q.paused_at IS NOT NULL)) AS ready,
        EXISTS (SELECT FROM aaiclick_queue.delayed WHERE not_before <= now() OR reason = 'lost') AS due,
        EXISTS (SELECT FROM aaiclick_queue.leases WHERE worker_id <> ALL($1::bigint[])) AS running,
+       EXISTS (SELECT FROM aaiclick_queue.held) AS held,
        EXISTS (SELECT FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
                WHERE coalesce(w.status IN ('LOST', 'STOPPED') OR w.lease_expires_at < now(), true)) AS lost
 """
@@ -174,21 +176,28 @@ class QueueUnderTest:
 
     async def _work(self, crew: Crew, until: Callable[[], Any] | None, seconds: float) -> None:
         over = time.monotonic() + seconds
+        quiet = time.monotonic() + HELD_SECONDS
         async with Database(self.settings, size=1) as db:
             while True:
                 await crew.look_after()
-                if await self._is_over(db, crew, until):
+                left = await self._what_is_left(db, crew)
+                if until is not None:
+                    if await _says(until):
+                        return
+                elif left == {"held"}:
+                    if time.monotonic() > quiet:
+                        return
+                elif not left:
                     return
+                else:
+                    quiet = time.monotonic() + HELD_SECONDS
                 await self._pause(over, seconds)
 
-    async def _is_over(self, db: Database, crew: Crew, until: Callable[[], Any] | None) -> bool:
-        [left] = await db.fetch(WHAT_IS_LEFT, list(self._killed | crew.killed))
-        if left["lost"]:
+    async def _what_is_left(self, db: Database, crew: Crew) -> set[str]:
+        [row] = await db.fetch(WHAT_IS_LEFT, list(self._killed | crew.killed))
+        if row["lost"]:
             await self._reap()
-        if until is not None:
-            said = until()
-            return bool(await said if inspect.isawaitable(said) else said)
-        return not (any(left.values()) or crew.busy)
+        return {kind for kind, there in row.items() if there} | ({"busy"} if crew.busy else set())
 
     async def _left(self, *kinds: str) -> bool:
         async with Database(self.settings, size=1) as db:
@@ -216,6 +225,11 @@ class QueueUnderTest:
             raise BadTask(
                 f"no task is registered as {', '.join(sorted(unknown))}: import the module that defines it in the test"
             )
+
+
+async def _says(condition: Callable[[], Any]) -> bool:
+    said = condition()
+    return bool(await said if inspect.isawaitable(said) else said)
 
 
 def _raise_failure(ended: list[SeenTask]) -> None:
