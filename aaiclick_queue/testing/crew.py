@@ -79,7 +79,10 @@ class MortalWorker(Worker):
         return not self.passive and not self.dead and super()._may_claim()
 
     def _run_ended(self, run: Run, outcome: Outcome | None) -> None:
-        if not self.dead and self._faults.strikes("after", run.claimed.entrypoint):
+        name = run.claimed.entrypoint
+        if not self.dead and (
+            self._faults.strikes("after", name) or (run.committed and self._faults.strikes("recorded", name))
+        ):
             self._die()
         if not self.dead:
             super()._run_ended(run, outcome)

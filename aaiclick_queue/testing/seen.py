@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -83,11 +84,16 @@ def matching(tasks: Sequence[SeenTask], task: Task[Any, Any] | str, kwargs: Mapp
 def differing(seen: SeenTask, task: Task[Any, Any] | str, kwargs: Mapping[str, Any]) -> list[str]:
     """Names of the arguments that are not as wanted, compared as the function would get them."""
     if isinstance(task, Task):
-        found = task.signature.decode(encode_json(seen.kwargs))
+        found = _defaults(task) | task.signature.decode(encode_json(seen.kwargs))
         wanted = dict(kwargs)
     else:
         found, wanted = seen.kwargs, decode_json(encode_json(dict(kwargs)))
     return [name for name, value in wanted.items() if name not in found or found[name] != value]
+
+
+def _defaults(task: Task[Any, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(task.function).parameters.values()
+    return {one.name: one.default for one in parameters if one.default is not one.empty}
 
 
 def require_enqueued(
@@ -117,7 +123,9 @@ def _instead(tasks: Sequence[SeenTask], task: Task[Any, Any] | str, kwargs: Mapp
     lines = [f"With other arguments it was enqueued {_times(len(same))}:"] if same else ["Nothing of that name was."]
     for one in same[:SHOWN]:
         different = ", ".join(
-            f"{name}={one.kwargs[name]!r} instead of {kwargs[name]!r}" if name in one.kwargs else f"no {name}"
+            f"{name}={one.kwargs[name]!r} instead of {kwargs[name]!r}"
+            if name in one.kwargs
+            else f"{name} was not given, {kwargs[name]!r} is wanted"
             for name in differing(one, task, kwargs)
         )
         lines.append(f"  {one}\n    {different}")

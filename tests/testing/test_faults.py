@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 from sqlalchemy import create_engine, text
 
 from aaiclick_queue import LeaseLost, Status, current, task
 from aaiclick_queue.errors import PostgresUnavailable, WrongContext
 from aaiclick_queue.flow import kick
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.streams import Streams
 from aaiclick_queue.testing import Clock, QueueUnderTest, kill_here
 from tests.tools import count, rows, until
 
@@ -208,6 +208,17 @@ async def test_what_a_killed_run_wrote_in_its_transaction_is_rolled_back(
         assert list(connection.scalars(text("SELECT run FROM booked"))) == [2]
 
 
+async def test_a_committed_transaction_whose_answer_is_lost_stands(
+    queue: QueueUnderTest, clock: Clock, engine: Any
+) -> None:
+    await books.enqueue()
+    with queue.lose_answer(books):
+        [done] = await queue.drain()
+    await clock.advance(minutes=1)
+    assert await queue.drain() == []
+    assert (done.status, done.runs) == (Status.COMPLETED, 1)
+
+
 @task
 async def meets_itself() -> int:
     ran.append(current().run_epoch)
@@ -255,16 +266,18 @@ async def test_wake_ups_are_lost_and_the_work_is_found(queue: QueueUnderTest) ->
 async def test_wake_ups_over_redis_are_lost_and_the_work_is_found(queue_with_redis: QueueUnderTest) -> None:
     settings = queue_with_redis.settings
     assert settings.redis_url
-    streams = Streams(settings.redis_url, prefix=settings.redis_prefix)
-    async with queue_with_redis.worker():
+    stream = f"{{{settings.redis_prefix}}}:wake:default"
+    redis = Redis.from_url(settings.redis_url)
+    async with Database(settings, size=1) as db:
         with queue_with_redis.lose_wakeups():
-            assert await (await step.enqueue()).result(timeout=30) == "done"
-            async with Database(settings, size=1) as db:
-                await until(lambda: count_is(db, "outbox", 0))
-        heard = await streams.listen(["default"], consumer="test", seconds=0.05)
-        assert list(heard.hints) == []
-        await step.options(queue="elsewhere", countdown=0).enqueue()
-    await streams.close()
+            lost = await step.enqueue()
+            await until(lambda: count_is(db, "outbox", 0))  # as if it had been delivered
+            assert await redis.xlen(stream) == 0
+        heard = await step.enqueue()
+        await until(lambda: redis.xlen(stream))
+    async with queue_with_redis.worker():
+        assert await lost.result(timeout=30) == await heard.result(timeout=30) == "done"
+    await redis.aclose()
 
 
 async def count_is(db: Database, table: str, number: int) -> bool:

@@ -31,7 +31,9 @@ async def test_a_migration_lets_a_long_transaction_end_and_then_goes_on(settings
 @pytest.mark.parametrize("place", ["held", "ready"])
 async def test_going_back_a_version_keeps_the_tasks_that_wait(settings: Settings, db: Database, place: str) -> None:
     if place == "held":
-        await db.fetch("INSERT INTO aaiclick_queue.limits (scope, name, kind, n) VALUES ('queue', 'default', 'running', 1)")
+        await db.fetch(
+            "INSERT INTO aaiclick_queue.limits (scope, name, kind, n) VALUES ('queue', 'default', 'running', 1)"
+        )
     await put(db, count=3)
     assert await db.fetchval(f"SELECT count(*) FROM aaiclick_queue.{place}") == 3
     await migrate.downgrade(settings, "0001")
