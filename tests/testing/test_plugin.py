@@ -82,8 +82,17 @@ def project(tmp_path: Path) -> Path:
 def run(project: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith((PREFIX, "PYTEST_"))}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "aaiclick_queue.pytest_plugin"]
-        + list(arguments),
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "aaiclick_queue.pytest_plugin",
+            *arguments,
+        ],
         cwd=project,
         env=inherited | {"PYTHONPATH": str(PROJECT)} | environ,
         capture_output=True,
@@ -103,8 +112,14 @@ def passes(ran: subprocess.CompletedProcess[str], words: str) -> None:
         ("", "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = function"),
         (
             "",
-            "asyncio_mode = auto\nasyncio_default_fixture_loop_scope = session\n"
-            "asyncio_default_test_loop_scope = session",
+            "\n".join(
+                f"{name} = {value}"
+                for name, value in (
+                    ("asyncio_mode", "auto"),
+                    ("asyncio_default_fixture_loop_scope", "session"),
+                    ("asyncio_default_test_loop_scope", "session"),
+                )
+            ),
         ),
         ("pytestmark = pytest.mark.anyio\n\n@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n", ""),
     ],

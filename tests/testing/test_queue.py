@@ -35,7 +35,8 @@ async def greet(name: str, times: int = 1) -> str:
 @task
 def greet_plainly(name: str) -> str:
     ran.append(threading.current_thread())
-    return greet.delay(name).id and name
+    assert greet.delay(name).id
+    return name
 
 
 @task
@@ -186,9 +187,9 @@ def test_nothing_stays_open_when_the_test_is_over(postgres_url: str) -> None:
     with QueueUnderTest.opened({"postgres_url": postgres_url}) as queue:
         greet.delay("ada")
         with asyncio.Runner() as runner:
-            runner.run(greet.enqueue("bob"))  # type: ignore[arg-type]
+            runner.run(greet.enqueue("bob"))
             assert connections(postgres_url) > 0
-            runner.run(queue.drain())  # type: ignore[arg-type]
+            runner.run(queue.drain())
             loop = runner.get_loop()
             assert not loop.is_closed()
             queue_settings = queue.settings
@@ -201,7 +202,7 @@ def test_a_loop_that_outlives_the_test_keeps_nothing_of_it(postgres_url: str) ->
     with asyncio.Runner() as runner:
         for _ in range(2):
             with QueueUnderTest.opened({"postgres_url": postgres_url}):
-                runner.run(greet.enqueue("bob"))  # type: ignore[arg-type]
+                runner.run(greet.enqueue("bob"))
             runner.run(until(lambda: connections(postgres_url) == 0))
 
 
