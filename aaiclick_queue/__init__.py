@@ -23,7 +23,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client import Client, connect
     from .context import current
-    from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
+    from .errors import (
+        Cancel,
+        DuplicateTask,
+        Fail,
+        LeaseLost,
+        QueueError,
+        QueueFull,
+        Retry,
+        Snooze,
+        TaskCancelled,
+        TaskFailed,
+    )
+    from .flow.ending import EndedTask
     from .handles import Handle, handle
     from .settings import Settings
     from .status import Status
@@ -41,11 +53,13 @@ _HOMES = {
         "Fail",
         "LeaseLost",
         "QueueError",
+        "QueueFull",
         "Retry",
         "Snooze",
         "TaskCancelled",
         "TaskFailed",
     ),
+    "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
     "settings": ("Settings",),
     "status": ("Status",),
@@ -58,11 +72,13 @@ __all__ = [
     "Cancel",
     "Client",
     "DuplicateTask",
+    "EndedTask",
     "Fail",
     "Handle",
     "LeaseLost",
     "Plan",
     "QueueError",
+    "QueueFull",
     "Retry",
     "Settings",
     "Snooze",

@@ -107,11 +107,12 @@ async def _with_connection(settings: Settings, dsn: str | None, direction: str, 
             try:
                 async with engine.connect() as connection:
                     await connection.run_sync(_migrate, settings.postgres_schema, direction, revision)
-                return
             except DBAPIError as error:
                 if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or not tries_left:
                     raise
                 await asyncio.sleep(random.uniform(0.5, 1.5))
+            else:
+                return
     except UNAVAILABLE as error:
         raise PostgresUnavailable(f"cannot reach Postgres at {masked(dsn)} ({error})") from error
     finally:

@@ -184,6 +184,10 @@ def _limits(metadata: sa.MetaData) -> None:
         sa.Column("key", sa.Text(collation=_C), nullable=False, server_default=sa.text("''::text")),
         sa.PrimaryKeyConstraint("task_id", "limit_id", "stopping"),
         sa.Index("slots_of_limit", "limit_id", "key"),
+        sa.Index("slots_unclaimed", "task_id", postgresql_where=sa.text("seconds IS NOT NULL AND ends_at IS NULL")),
+        sa.Index("slots_ending", "ends_at", postgresql_where=sa.text("ends_at IS NOT NULL")),
+        sa.Index("slots_stopping", "worker_id", postgresql_where=sa.text("stopping <> 0")),
+        sa.Index("slots_adopted", "task_id", postgresql_where=sa.text("adopted")),
     )
 
 
@@ -209,6 +213,7 @@ def _operations(metadata: sa.MetaData) -> None:
         _moment("created_at", required=True, now=True),
         _moment("updated_at", required=True, now=True),
         _moment("finished_at"),
+        sa.Index("operations_open", "id", postgresql_where=sa.text("status = 'OPEN'")),
         sa.CheckConstraint("status IN ('OPEN', 'DONE', 'FAILED', 'CANCELLED')", name="operations_status_is_known"),
     )
 

@@ -124,7 +124,7 @@ async def place_of(tx: Transaction, task_id: int) -> list[str]:
     """The places that the task is in, or its final status."""
     found = [
         place
-        for place in ("ready", "delayed", "leases")
+        for place in ("held", "ready", "delayed", "leases")
         if await tx.fetch(f"SELECT 1 FROM aaiclick_queue.{place} WHERE task_id = $1", task_id)
     ]
     final = (await row(tx, "tasks", task_id))["status"]

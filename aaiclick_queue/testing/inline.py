@@ -122,6 +122,7 @@ class EagerClient(Client):
         *,
         key: Key | None = None,
         connection: Any = None,  # noqa: ARG002 - its transaction is the caller's
+        wait: bool = False,  # noqa: ARG002 - there is always room
     ) -> list[int]:
         """Run the tasks, one after the other, and give their ids."""
         records = [self.record(spec, task, key) for task in tasks]
@@ -137,6 +138,7 @@ class EagerClient(Client):
         *,
         key: Key | None,
         connection: Any,  # noqa: ARG002
+        wait: bool = False,  # noqa: ARG002
     ) -> list[int]:
         """As `write`, for synchronous code: a `def` task runs in the caller's own thread."""
         records = [self.record(spec, task, key) for task in tasks]

@@ -13,6 +13,7 @@ from unittest import mock
 
 from ..client import default_from, forget_clients
 from ..errors import BadTask, TaskFailed
+from ..flow.admit import Admission
 from ..flow.reaper import Reaper
 from ..postgres import Database
 from ..settings import PREFIX, Settings
@@ -25,7 +26,6 @@ from .faults import Fault, Faults, When, kill_at, wakeups_lost
 from .seen import SEEN_TASKS, SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
 
 LOOK_SECONDS = 0.01
-HELD_SECONDS = 2.0  # tasks that a limit holds back, with nothing else to do for so long, are left where they are
 # Runs of workers that the test has killed are not waited for until their lease has ended; from then on they are,
 # over the loss and the short delay after it.
 WHAT_IS_LEFT = """
@@ -33,7 +33,8 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
            SELECT FROM aaiclick_queue.queues q WHERE q.name = r.queue AND q.paused_at IS NOT NULL)) AS ready,
        EXISTS (SELECT FROM aaiclick_queue.delayed WHERE not_before <= now() OR reason = 'lost') AS due,
        EXISTS (SELECT FROM aaiclick_queue.leases WHERE worker_id <> ALL($1::bigint[])) AS running,
-       EXISTS (SELECT FROM aaiclick_queue.held) AS held,
+       (SELECT coalesce(string_agg(task_id || '/' || run_epoch, ' ' ORDER BY task_id), '')
+        FROM aaiclick_queue.held) AS held,
        EXISTS (SELECT FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
                WHERE coalesce(w.status IN ('LOST', 'STOPPED') OR w.lease_expires_at < now(), true)) AS lost
 """
@@ -121,7 +122,7 @@ class QueueUnderTest:
             assert isinstance(worker, OneRunWorker)
             until = time.monotonic() + timeout
             while not worker.dead and (crew.busy or worker.slots.held or not worker.taken):
-                if not worker.taken and not await self._left("ready", "due", "lost"):
+                if not worker.taken and not await self._left("ready", "due", "lost", "held"):
                     return None
                 await self._pause(until, timeout)
         changed = [task for task in await self.tasks() if task.id in before and task.runs > before[task.id].runs]
@@ -176,28 +177,23 @@ class QueueUnderTest:
 
     async def _work(self, crew: Crew, until: Callable[[], Any] | None, seconds: float) -> None:
         over = time.monotonic() + seconds
-        quiet = time.monotonic() + HELD_SECONDS
         async with Database(self.settings, size=1) as db:
             while True:
                 await crew.look_after()
                 left = await self._what_is_left(db, crew)
-                if until is not None:
-                    if await _says(until):
-                        return
-                elif left == {"held"}:
-                    if time.monotonic() > quiet:
-                        return
-                elif not left:
+                if await _says(until) if until is not None else not left:
                     return
-                else:
-                    quiet = time.monotonic() + HELD_SECONDS
+                if until is None and set(left) == {"held"} and not await _let_in(db):
+                    # Nothing came or went meanwhile, so what is held cannot get in now.
+                    if await self._what_is_left(db, crew) == left:
+                        return
                 await self._pause(over, seconds)
 
-    async def _what_is_left(self, db: Database, crew: Crew) -> set[str]:
+    async def _what_is_left(self, db: Database, crew: Crew) -> dict[str, Any]:
         [row] = await db.fetch(WHAT_IS_LEFT, list(self._killed | crew.killed))
         if row["lost"]:
             await self._reap()
-        return {kind for kind, there in row.items() if there} | ({"busy"} if crew.busy else set())
+        return {kind: there for kind, there in [*row.items(), ("busy", crew.busy)] if there}
 
     async def _left(self, *kinds: str) -> bool:
         async with Database(self.settings, size=1) as db:
@@ -225,6 +221,17 @@ class QueueUnderTest:
             raise BadTask(
                 f"no task is registered as {', '.join(sorted(unknown))}: import the module that defines it in the test"
             )
+
+
+async def _let_in(db: Database) -> bool:
+    """Let in what its limits allow now; False when that is nothing."""
+    admission = Admission(db)
+    while True:
+        admitted = await admission.admit_once()
+        if admitted.count or admitted.busy:
+            return True
+        if not admitted.more:
+            return False
 
 
 async def _says(condition: Callable[[], Any]) -> bool:

@@ -20,8 +20,8 @@ SHOWN = 20
 # A task that has ended is in no place, so its losses are counted where each run was noted.
 SEEN_TASKS = """
 SELECT t.id, t.entrypoint, t.kwargs, s.status, t.queue, t.priority,
-       coalesce(t.attempt, l.attempt, d.attempt, r.attempt, 0) AS attempt,
-       coalesce(t.run_epoch, l.run_epoch, d.run_epoch, r.run_epoch, 0) AS runs,
+       coalesce(t.attempt, l.attempt, d.attempt, h.attempt, r.attempt, 0) AS attempt,
+       coalesce(t.run_epoch, l.run_epoch, d.run_epoch, h.run_epoch, r.run_epoch, 0) AS runs,
        (SELECT count(*) FROM aaiclick_queue.attempts a WHERE a.task_id = t.id AND a.outcome = 'LOST') AS lost_count,
        coalesce(d.not_before, t.eta) AS not_before, d.reason, t.name, t.correlation_id, t.metadata, t.parent_id,
        t.result, t.error
@@ -29,6 +29,7 @@ FROM aaiclick_queue.tasks t
 JOIN aaiclick_queue.task_status s ON s.id = t.id
 LEFT JOIN aaiclick_queue.leases l ON l.task_id = t.id
 LEFT JOIN aaiclick_queue.delayed d ON d.task_id = t.id
+LEFT JOIN aaiclick_queue.held h ON h.task_id = t.id
 LEFT JOIN aaiclick_queue.ready r ON r.task_id = t.id
 WHERE ($1::text IS NULL OR t.entrypoint = $1) AND ($2::text IS NULL OR s.status = $2)
 ORDER BY t.id

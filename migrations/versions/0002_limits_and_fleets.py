@@ -87,6 +87,10 @@ CREATE TABLE aaiclick_queue.slots (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 CREATE INDEX slots_of_limit ON aaiclick_queue.slots (limit_id, key);
+CREATE INDEX slots_unclaimed ON aaiclick_queue.slots (task_id) WHERE seconds IS NOT NULL AND ends_at IS NULL;
+CREATE INDEX slots_ending ON aaiclick_queue.slots (ends_at) WHERE ends_at IS NOT NULL;
+CREATE INDEX slots_stopping ON aaiclick_queue.slots (worker_id) WHERE stopping <> 0;
+CREATE INDEX slots_adopted ON aaiclick_queue.slots (task_id) WHERE adopted;
 CREATE TABLE aaiclick_queue.operations (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     kind text NOT NULL,
@@ -106,6 +110,7 @@ CREATE TABLE aaiclick_queue.operations (
     updated_at timestamptz NOT NULL DEFAULT now(),
     finished_at timestamptz
 ) WITH (fillfactor = 50);
+CREATE INDEX operations_open ON aaiclick_queue.operations (id) WHERE status = 'OPEN';
 """
 
 VIEW = """

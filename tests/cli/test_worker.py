@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from aaiclick_queue import migrate
 from aaiclick_queue.cli.service import parse_queues
 from aaiclick_queue.settings import Settings
 from tests.cli.conftest import Invoke

@@ -13,6 +13,7 @@ import pytest
 from aaiclick_queue import Settings, Status, TaskFailed, client, current, task
 from aaiclick_queue import enqueue as enqueue_by_name
 from aaiclick_queue.errors import BadTask
+from aaiclick_queue.limits import limit_queue
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.testing import Clock, QueueUnderTest
@@ -117,6 +118,20 @@ async def test_paused_queues_are_left_alone(queue: QueueUnderTest) -> None:
         await pause_queue(db, "paused", by="test", reason=None)
     assert await queue.drain() == []
     assert [task.status for task in await queue.tasks()] == [Status.QUEUED]
+
+
+async def test_what_a_limit_holds_back_is_run_as_it_gets_in(queue: QueueUnderTest, clock: Clock) -> None:
+    await limit_queue("one", running=1)
+    for n in range(5):
+        await greet.options(queue="one").enqueue(str(n))
+    assert len(await queue.drain()) == 5
+    await limit_queue("rated", rate="2/h")
+    for n in range(3):
+        await greet.options(queue="rated").enqueue(str(n))
+    assert len(await queue.drain()) == 2
+    assert [task.kwargs for task in await queue.tasks(status=Status.PENDING)] == [{"name": "2"}]
+    await clock.advance(hours=1)
+    assert len(await queue.drain()) == 1
 
 
 async def test_one_task_is_run_at_a_time_in_line_order(queue: QueueUnderTest) -> None:
