@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from ..codec import decode_json
 from ..flow.claim import Claimed
+from ..flow.ending import EndedTask
 from ..flow.enqueue import NewTask, Spec
 from ..outcome import Error
 from ..status import Status
@@ -60,11 +64,25 @@ class Record:
             priority=spec.priority,
             waited=0.0,
             expired=self._expired,
+            concurrency_key=self.task.concurrency_key,
+            order_by=self.task.order_by,
         )
 
     def ended(self, status: Status, *, result: str | None = None, error: Error | None = None) -> None:
         """It has come to its end."""
         self.status, self.result, self.error = status, result, error
+
+    def hook(self, record: Callable[[Spec, NewTask], Record], hook: Mapping[str, str]) -> Record:
+        """The task that a hook of this one enqueues, told what it came to."""
+        spec = self.spec
+        status = "RETRYING" if self.status is Status.SCHEDULED else str(self.status)
+        told = EndedTask(
+            str(self.id), spec.entrypoint, spec.name, spec.queue, status, self.attempt, decode_json(self.task.kwargs),
+            decode_json(self.result), self.error,
+        )  # fmt: skip
+        kwargs = msgspec.json.encode({"ended": told}).decode()
+        following = Spec(hook["entrypoint"], hook.get("queue") or spec.queue, spec.priority, parent_id=self.id)
+        return record(following, NewTask(kwargs, correlation_id=self.task.correlation_id))
 
     def row(self) -> dict[str, Any]:
         """The columns that a handle reads."""

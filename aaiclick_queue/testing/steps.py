@@ -52,6 +52,8 @@ class Attempts:
                 await context.run_children()
             else:
                 self._settle(outcome)
+            for hook in self._hooks(run):
+                await context.start(hook)
 
     def _settle(self, outcome: Outcome | None) -> None:
         match outcome:
@@ -61,8 +63,8 @@ class Attempts:
                 self.record.ended(Status.FAILED, error=error)
             case Cancelled(error):
                 self.record.ended(Status.CANCELLED, error=error)
-            case Later(kind):
-                self.record.status = Status.SCHEDULED
+            case Later(kind, error):
+                self.record.status, self.record.error = Status.SCHEDULED, error
                 if kind != "RETRYING":
                     self.record.attempt -= 1
                     self.record.snoozes += 1
@@ -70,6 +72,17 @@ class Attempts:
                 raise QueueError(f"a run in line came to {outcome!r}, which only a worker can come to")
             case _:
                 assert_never(outcome)
+
+    def _hooks(self, run: Run) -> list[Record]:
+        """What the task's hooks enqueue after this run."""
+        fired = {Status.COMPLETED: {"success"}, Status.SCHEDULED: {"retry"}, Status.FAILED: {"failure"}}
+        names = fired.get(self.record.status, set())
+        if "failure" in names and run.claimed.attempt >= run.max_attempts:
+            names |= {"give_up"}
+        if "retry" in names and self.record.attempt < run.claimed.attempt:
+            names = set()  # snoozed
+        hooks = decode_json(self.record.spec.hooks) or {}
+        return [self.record.hook(self.client.record, hooks[name]) for name in hooks if name in names]
 
     async def _on_loop(self, run: Run) -> Outcome | None:
         task = asyncio.create_task(self._attempt(run), name=f"aaiclick-queue eager {self.record.spec.entrypoint}")
@@ -161,10 +174,14 @@ class EagerCurrent(Current):
         """Run what was enqueued inside the transaction, now that it is committed."""
         waiting, self._after_commit = self._after_commit, []
         for record in waiting:
-            if self._blocking:
-                self._client.run_blocking(record)
-            else:
-                await self._client.run(record)
+            await self.start(record)
+
+    async def start(self, record: Record) -> None:
+        """Run another task in line: where there is no loop, without one."""
+        if self._blocking:
+            self._client.run_blocking(record)
+        else:
+            await self._client.run(record)
 
     def drop_children(self) -> None:
         """Forget what was enqueued inside a transaction that was rolled back."""

@@ -27,6 +27,7 @@ from aaiclick_queue import (
 )
 from aaiclick_queue import enqueue as enqueue_by_name
 from aaiclick_queue.errors import ArgumentsDoNotFit, BadTask, WrongContext
+from aaiclick_queue.flow.ending import EndedTask
 from aaiclick_queue.testing import Eager
 from aaiclick_queue.testing import eager as run_eagerly
 
@@ -218,6 +219,33 @@ def test_current_works_in_def_tasks(eager: Eager) -> None:
 
 async def test_current_works_in_def_tasks_of_async_code(eager: Eager) -> None:
     assert await (await plain_parent.enqueue()).result() == 8
+
+
+@task
+async def told(ended: EndedTask) -> None:
+    calls.append((ended.status, ended.attempt, ended.error.type if ended.error else ended.result))
+
+
+@task
+def told_plainly(ended: EndedTask) -> None:
+    calls.append(ended.status)
+
+
+@task(max_attempts=2, on_retry=told, on_failure=told, on_give_up=told_plainly, on_success=told)
+async def hooked(ok: bool) -> str:
+    if not ok:
+        raise KeyError("no")
+    return "fine"
+
+
+async def test_hooks_run_in_line_after_the_run_they_belong_to(eager: Eager) -> None:
+    await hooked.enqueue(True)
+    assert calls == [("COMPLETED", 1, "fine")]
+    calls.clear()
+    await hooked.enqueue(False)
+    assert calls[0] == ("RETRYING", 1, "KeyError")
+    assert sorted(map(str, calls[1:])) == sorted(["('FAILED', 2, 'KeyError')", "FAILED"])
+    assert {task.parent_id for task in eager.tasks(told)} == {task.id for task in eager.tasks(hooked)}
 
 
 @task

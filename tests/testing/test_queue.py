@@ -13,8 +13,8 @@ import pytest
 from aaiclick_queue import Settings, Status, TaskFailed, client, current, task
 from aaiclick_queue import enqueue as enqueue_by_name
 from aaiclick_queue.errors import BadTask
-from aaiclick_queue.limits import limit_queue
 from aaiclick_queue.flow.pause import pause_queue
+from aaiclick_queue.limits import limit_queue
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.testing import Clock, QueueUnderTest
 from tests.tools import until
@@ -121,7 +121,7 @@ async def test_paused_queues_are_left_alone(queue: QueueUnderTest) -> None:
 
 
 async def test_what_a_limit_holds_back_is_run_as_it_gets_in(queue: QueueUnderTest, clock: Clock) -> None:
-    await limit_queue("one", running=1)
+    await limit_queue("one", max_running=1)
     for n in range(5):
         await greet.options(queue="one").enqueue(str(n))
     assert len(await queue.drain()) == 5
