@@ -13,8 +13,6 @@ from unittest import mock
 
 from ..client import default_from, forget_clients
 from ..errors import BadTask, TaskFailed
-from ..flow.admit import Admission
-from ..flow.reaper import Reaper
 from ..postgres import Database
 from ..settings import PREFIX, Settings
 from ..status import Status
@@ -22,22 +20,11 @@ from ..tasks import Task
 from ..worker import Worker
 from .ageing import Clock
 from .crew import Crew, OneRunWorker
+from .draining import Remainder
 from .faults import Fault, Faults, When, kill_at, wakeups_lost
 from .seen import SEEN_TASKS, SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
 
 LOOK_SECONDS = 0.01
-# Runs of workers that the test has killed are not waited for until their lease has ended; from then on they are,
-# over the loss and the short delay after it.
-WHAT_IS_LEFT = """
-SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
-           SELECT FROM aaiclick_queue.queues q WHERE q.name = r.queue AND q.paused_at IS NOT NULL)) AS ready,
-       EXISTS (SELECT FROM aaiclick_queue.delayed WHERE not_before <= now() OR reason = 'lost') AS due,
-       EXISTS (SELECT FROM aaiclick_queue.leases WHERE worker_id <> ALL($1::bigint[])) AS running,
-       (SELECT coalesce(string_agg(task_id || '/' || run_epoch, ' ' ORDER BY task_id), '')
-        FROM aaiclick_queue.held) AS held,
-       EXISTS (SELECT FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
-               WHERE coalesce(w.status IN ('LOST', 'STOPPED') OR w.lease_expires_at < now(), true)) AS lost
-"""
 
 
 class QueueUnderTest:
@@ -106,8 +93,11 @@ class QueueUnderTest:
     ) -> list[SeenTask]:
         """Run a worker on all queues until nothing is ready, due or running, or until `until()`; gives what ended."""
         before = {task.id for task in await self.tasks() if task.status.is_final}
-        async with self._crew() as crew:
-            await self._work(crew, until, timeout)
+        over = time.monotonic() + timeout
+        async with self._remainder() as remainder, self._crew() as crew:
+            while not await (_says(until) if until is not None else remainder.nothing(crew)):
+                await self._pause(over, timeout)
+                await crew.look_after()
         ended = [task for task in await self.tasks() if task.status.is_final and task.id not in before]
         await self._require_known()
         if raising:
@@ -117,14 +107,14 @@ class QueueUnderTest:
     async def run_one(self, *, timeout: float = 10.0) -> SeenTask | None:  # noqa: ASYNC109
         """Run the first task in line, once; None when nothing is in line."""
         before = {task.id: task for task in await self.tasks()}
-        async with self._crew(OneRunWorker) as crew:
+        over = time.monotonic() + timeout
+        async with self._remainder() as remainder, self._crew(OneRunWorker) as crew:
             worker = crew.worker
             assert isinstance(worker, OneRunWorker)
-            until = time.monotonic() + timeout
-            while not worker.dead and (crew.busy or worker.slots.held or not worker.taken):
-                if not worker.taken and not await self._left("ready", "due", "lost", "held"):
+            while not worker.has_ended and (crew.busy or worker.slots.held or not worker.taken):
+                if not worker.taken and await remainder.nothing(crew):
                     return None
-                await self._pause(until, timeout)
+                await self._pause(over, timeout)
         changed = [task for task in await self.tasks() if task.id in before and task.runs > before[task.id].runs]
         return changed[0] if changed else None
 
@@ -175,38 +165,10 @@ class QueueUnderTest:
         finally:
             self._killed |= crew.killed
 
-    async def _work(self, crew: Crew, until: Callable[[], Any] | None, seconds: float) -> None:
-        over = time.monotonic() + seconds
+    @asynccontextmanager
+    async def _remainder(self) -> AsyncIterator[Remainder]:
         async with Database(self.settings, size=1) as db:
-            while True:
-                await crew.look_after()
-                left = await self._what_is_left(db, crew)
-                if await _says(until) if until is not None else not left:
-                    return
-                if until is None and set(left) == {"held"} and not await _let_in(db):
-                    # Nothing came or went meanwhile, so what is held cannot get in now.
-                    if await self._what_is_left(db, crew) == left:
-                        return
-                await self._pause(over, seconds)
-
-    async def _what_is_left(self, db: Database, crew: Crew) -> dict[str, Any]:
-        [row] = await db.fetch(WHAT_IS_LEFT, list(self._killed | crew.killed))
-        if row["lost"]:
-            await self._reap()
-        return {kind: there for kind, there in [*row.items(), ("busy", crew.busy)] if there}
-
-    async def _left(self, *kinds: str) -> bool:
-        async with Database(self.settings, size=1) as db:
-            [left] = await db.fetch(WHAT_IS_LEFT, list(self._killed))
-        if left["lost"]:
-            await self._reap()
-        return any(left[kind] for kind in kinds)
-
-    async def _reap(self) -> None:
-        # Nobody is given up before Postgres has been up for a lease: a new server's first test would wait for 30 s.
-        quick = self.settings.model_copy(update={"lease_seconds": 1.0, "heartbeat_seconds": None})
-        async with Database(quick, size=1) as db:
-            await Reaper(db).reap_once()
+            yield Remainder(self.settings, db, self._killed)
 
     async def _pause(self, over: float, seconds: float) -> None:
         if time.monotonic() > over:
@@ -221,17 +183,6 @@ class QueueUnderTest:
             raise BadTask(
                 f"no task is registered as {', '.join(sorted(unknown))}: import the module that defines it in the test"
             )
-
-
-async def _let_in(db: Database) -> bool:
-    """Let in what its limits allow now; False when that is nothing."""
-    admission = Admission(db)
-    while True:
-        admitted = await admission.admit_once()
-        if admitted.count or admitted.busy:
-            return True
-        if not admitted.more:
-            return False
 
 
 async def _says(condition: Callable[[], Any]) -> bool:
@@ -255,15 +206,16 @@ def _raise_failure(ended: list[SeenTask]) -> None:
 
 def _close_clients(settings: Settings) -> None:
     """Close what the test has opened, where that can be done: a loop that runs here closes them when it ends."""
+    here = _loop_here()
     for loop, client in forget_clients(settings):
-        if not loop.is_running():
-            loop.run_until_complete(client.close())
-        elif not _is_here(loop):
+        if loop.is_running() and loop is not here:
             asyncio.run_coroutine_threadsafe(client.close(), loop).result(10)
+        elif here is None:
+            loop.run_until_complete(client.close())
 
 
-def _is_here(loop: asyncio.AbstractEventLoop) -> bool:
+def _loop_here() -> asyncio.AbstractEventLoop | None:
     try:
-        return asyncio.get_running_loop() is loop
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
+        return None
