@@ -79,7 +79,12 @@ async def dies_here() -> str:
 def dies_in_its_thread() -> None:
     if deaths:
         deaths.pop()
-        kill_here()
+        try:
+            kill_here()
+        finally:
+            with pytest.raises(PostgresUnavailable, match="a test has killed it"):
+                current().sync.progress(0.5)
+            ran.append("finally")
 
 
 async def runs_again(queue: QueueUnderTest, clock: Clock, *, lost: int = 1) -> Any:
@@ -138,6 +143,7 @@ async def test_a_run_is_lost_at_a_statement_and_nothing_more_of_it_is_written(
 async def test_a_def_task_is_lost_at_a_statement(queue: QueueUnderTest, clock: Clock) -> None:
     await dies_in_its_thread.enqueue()
     await queue.drain()
+    await until(lambda: ran == ["finally"])
     await runs_again(queue, clock)
 
 
