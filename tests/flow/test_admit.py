@@ -227,6 +227,21 @@ async def test_a_limit_of_a_key_holds_over_all_queues(db: Database) -> None:
     assert await admit(db) == 1
 
 
+@pytest.mark.parametrize(("scope", "name"), [("queue", "default"), ("task", "mod.f"), ("key", "acme")])
+async def test_a_retry_that_is_due_waits_for_its_turn_like_everybody(db: Database, scope: str, name: str) -> None:
+    await make(db, scope=scope, name=name)
+    first, second = await put(db, *(NewTask("{}", concurrency_key="acme") for _ in range(2)), entrypoint="mod.f")
+    await admit(db)
+    worker_id = await register_worker(db)
+    [run] = await claim(db, worker_id)
+    await ended(db, run, Later("RETRYING", ERROR, 0.0), worker_id)
+    assert (await row(db, "delayed", first))["flags"] == 0, "it holds nothing while it waits"
+    assert await admit(db) == 1
+    await make_due(db)
+    await Reaper(db).due_once()
+    assert (await place_of(db, first), await place_of(db, second)) == (["held"], ["ready"])
+
+
 async def test_a_new_limit_counts_what_runs_and_takes_what_waits_out_of_line(db: Database) -> None:
     ids = await put(db, count=5)
     worker_id = await register_worker(db)
