@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -27,8 +27,10 @@ from ..postgres import Database
 from ..settings import Settings
 from ..status import Status
 from ..tasks import Task, registry
+from ..transaction import close_engines
 from .records import Record
 from .seen import SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
+from .servers import in_thread
 from .steps import Attempts
 
 T = TypeVar("T")
@@ -82,8 +84,12 @@ def eager(*, raising: bool = False, database: str | None = None) -> Iterator[Eag
     `current().transaction()`, which is refused without one.
     """
     client = EagerClient(Settings.load(), raising=raising, database=database)
-    with default_from(client):
-        yield Eager(client)
+    try:
+        with default_from(client):
+            yield Eager(client)
+    finally:
+        if database is not None:
+            in_thread(close_engines)  # those of `def` tasks; async ones were closed with their run
 
 
 class EagerClient(Client):
@@ -121,30 +127,36 @@ class EagerClient(Client):
         tasks: Sequence[NewTask],
         *,
         key: Key | None = None,
-        connection: Any = None,  # noqa: ARG002 - its transaction is the caller's
-        wait: bool = False,  # noqa: ARG002 - there is always room
+        connection: Any = None,
+        wait: bool = False,
     ) -> list[int]:
         """Run the tasks, one after the other, and give their ids."""
+        return await self._write(spec, tasks, key, connection, wait=wait)
+
+    def write_blocking(
+        self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any, wait: bool = False
+    ) -> list[int]:
+        """As `write`, for synchronous code: a `def` task runs in the caller's own thread."""
+
+        async def write() -> list[int]:
+            return await self.write(spec, tasks, key=key, connection=connection, wait=wait)
+
+        definition = registry.get(spec.entrypoint)
+        return _blocking(write, needs_loop=definition is not None and definition.is_async)
+
+    async def _write(
+        self,
+        spec: Spec,
+        tasks: Sequence[NewTask],
+        key: Key | None,
+        _connection: Any,
+        *,
+        wait: bool,  # noqa: ARG002 - there is always room
+    ) -> list[int]:
         records = [self.record(spec, task, key) for task in tasks]
         for record in records:
             if record.runs == 0:
                 await self.run(record)
-        return [record.id for record in records]
-
-    def write_blocking(
-        self,
-        spec: Spec,
-        tasks: Sequence[NewTask],
-        *,
-        key: Key | None,
-        connection: Any,  # noqa: ARG002
-        wait: bool = False,  # noqa: ARG002
-    ) -> list[int]:
-        """As `write`, for synchronous code: a `def` task runs in the caller's own thread."""
-        records = [self.record(spec, task, key) for task in tasks]
-        for record in records:
-            if record.runs == 0:
-                self.run_blocking(record)
         return [record.id for record in records]
 
     def record(self, spec: Spec, task: NewTask, key: Key | None = None) -> Record:
@@ -173,26 +185,22 @@ class EagerClient(Client):
         self._children = {child: task_id for child, task_id in self._children.items() if task_id != record.id}
 
     async def run(self, record: Record) -> None:
-        """Run a task to its end, on this loop or in a thread as a worker would."""
+        """Run a task to its end: a `def` task in this thread if no loop runs here, else in another as in a worker."""
         attempts = Attempts(self, record)
-        if not attempts.definition.is_async:
-            await asyncio.wrap_future(_in_thread(lambda: run_sync(self._to_the_end(attempts))))
-        elif asyncio.get_running_loop() is portal_loop():  # where what it enqueues by `delay` has to get through
-            await asyncio.wrap_future(_in_thread(lambda: asyncio.run(self._to_the_end(attempts))))
-        else:
+
+        async def to_the_end() -> None:
             await self._to_the_end(attempts)
 
-    def run_blocking(self, record: Record) -> None:
-        """Run a task to its end, in this thread where that can be."""
-        attempts = Attempts(self, record)
-        if not attempts.definition.is_async and self.database_given is None:
-            run_sync(self._to_the_end(attempts))
-        elif not attempts.definition.is_async:
-            _in_thread(lambda: run_sync(self._to_the_end(attempts))).result()
-        elif _loop_runs_here():
-            _in_thread(lambda: asyncio.run(self._to_the_end(attempts))).result()
-        else:
-            asyncio.run(self._to_the_end(attempts))
+        needs_loop = attempts.definition.is_async
+        if not _loop_runs_here():
+            if not needs_loop and self.database_given is None:
+                await to_the_end()
+            else:
+                _in_thread(to_the_end, needs_loop=needs_loop).result()
+        elif needs_loop and asyncio.get_running_loop() is not portal_loop():
+            await to_the_end()
+        else:  # the portal's loop is where what the task enqueues by `delay` has to get through
+            await asyncio.wrap_future(_in_thread(to_the_end, needs_loop=needs_loop))
 
     async def _to_the_end(self, attempts: Attempts) -> None:
         record = attempts.record
@@ -219,14 +227,21 @@ class EagerClient(Client):
         return holder if key.mode == "skip" else None
 
 
-def _in_thread(call: Callable[[], T]) -> Future[T]:
-    """The call in a thread of its own, with this one's context: tasks inside each other would use up a pool."""
+def _blocking(work: Callable[[], Coroutine[Any, Any, T]], *, needs_loop: bool) -> T:
+    """The result of the work, waited for here: in this thread, unless a loop runs in it."""
+    if _loop_runs_here():
+        return _in_thread(work, needs_loop=needs_loop).result()
+    return asyncio.run(work()) if needs_loop else run_sync(work())
+
+
+def _in_thread(work: Callable[[], Coroutine[Any, Any, T]], *, needs_loop: bool) -> Future[T]:
+    """The work in a thread of its own, with this one's context: tasks inside each other would use up a pool."""
     future: Future[T] = Future()
     context = copy_context()
 
     def run() -> None:
         try:
-            future.set_result(context.run(call))
+            future.set_result(context.run(asyncio.run, work()) if needs_loop else context.run(run_sync, work()))
         except BaseException as error:  # handed over to whoever waits
             future.set_exception(error)
 

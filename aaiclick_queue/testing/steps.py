@@ -53,7 +53,7 @@ class Attempts:
             else:
                 self._settle(outcome)
             for hook in self._hooks(run):
-                await context.start(hook)
+                await self.client.run(hook)
 
     def _settle(self, outcome: Outcome | None) -> None:
         match outcome:
@@ -132,7 +132,6 @@ class EagerCurrent(Current):
         super().__init__(run, services)
         self._record = attempts.record
         self._client = attempts.client
-        self._blocking = not attempts.definition.is_async
         self._after_commit: list[Record] = []
 
     async def progress(self, done: float | dict[str, Any]) -> bool:
@@ -174,13 +173,6 @@ class EagerCurrent(Current):
         """Run what was enqueued inside the transaction, now that it is committed."""
         waiting, self._after_commit = self._after_commit, []
         for record in waiting:
-            await self.start(record)
-
-    async def start(self, record: Record) -> None:
-        """Run another task in line: where there is no loop, without one."""
-        if self._blocking:
-            self._client.run_blocking(record)
-        else:
             await self._client.run(record)
 
     def drop_children(self) -> None:
@@ -194,9 +186,10 @@ class EagerCurrent(Current):
             record = self._client.record(spec, child)
             self._after_commit.append(record)
             return record.id
-        if self._blocking:
-            return self._client.write_blocking(spec, [child], key=None, connection=None)[0]
-        return (await self._client.write(spec, [child]))[0]
+        record = self._client.record(spec, child)
+        if record.runs == 0:
+            await self._client.run(record)
+        return record.id
 
 
 class EagerSyncCurrent(SyncCurrent):
