@@ -113,12 +113,15 @@ class OneRunWorker(MortalWorker):
     def __init__(self, settings: Settings, plan: Plan, faults: Faults) -> None:
         super().__init__(settings, plan, faults)
         self.taken = 0
-        self.slots.room = lambda: 0 if self.taken else 1  # type: ignore[method-assign]
+        self.slots.room = lambda: 1  # type: ignore[method-assign]
 
     async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
         """Start the run."""
         self.taken += len(claimed)
         return await super().take(claimed, worker_id)
+
+    def _may_claim(self) -> bool:
+        return not self.taken and super()._may_claim()
 
 
 class Crew:

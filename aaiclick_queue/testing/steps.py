@@ -122,6 +122,7 @@ class EagerServices(Services):
         self.dsn = client.database_given or ""
         self.rearm = _rearm
         self.made_ready = _nobody
+        self.committing = lambda _: None
         self.modules = ()
 
 
