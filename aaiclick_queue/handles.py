@@ -90,8 +90,8 @@ class Handle(Generic[R]):
         return self.id in await client.cancel([self.id])
 
     async def _finished(self, client: Client) -> Any:
-        if (known := client.known(self.id)) is not None:
-            return known
+        if client.known(self.id) is not None:
+            return await client.waiting.finished(self.id)
         if await (await client.database()).fetchval(STATUS, self.id) is not None:
             return await client.waiting.finished(self.id)
         if self._in_callers_transaction:

@@ -28,6 +28,7 @@ from ..settings import Settings
 from ..status import Status
 from ..tasks import Task, registry
 from ..transaction import close_engines
+from ..waiting import Waiting
 from .records import Record
 from .seen import SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
 from .servers import in_thread
@@ -94,6 +95,20 @@ def eager(
             in_thread(close_engines)  # those of `def` tasks; async ones were closed with their run
 
 
+class EagerWaiting(Waiting):
+    """Whoever waits for a task in line has it already."""
+
+    def __init__(self, client: EagerClient) -> None:
+        super().__init__(client.database)
+        self._client = client
+
+    async def finished(self, task_id: int, *, once: bool = False) -> Any:  # noqa: ARG002 - there is no second look
+        """The final row of the task."""
+        if (row := self._client.known(task_id)) is None:
+            raise WrongContext(f"task {task_id} has not ended in this block: eager knows only what ran inside it")
+        return row
+
+
 class EagerClient(Client):
     """A client that runs what it is given instead of writing it."""
 
@@ -102,6 +117,7 @@ class EagerClient(Client):
     ) -> None:
         super().__init__(settings)
         self.resources = resources
+        self.waiting = EagerWaiting(self)
         self.records: dict[int, Record] = {}
         self.database_given = database
         self._raising = raising
