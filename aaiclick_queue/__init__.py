@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     )
     from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .injection import Inject, injected
+    from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .resources import on_shutdown, on_startup, resource
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -61,6 +64,9 @@ _HOMES = {
     ),
     "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "injection": ("Inject", "injected"),
+    "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "resources": ("on_shutdown", "on_startup", "resource"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -73,13 +79,18 @@ __all__ = [
     "Client",
     "DuplicateTask",
     "EndedTask",
+    "Enqueuing",
     "Fail",
     "Handle",
+    "Inject",
     "LeaseLost",
+    "Middleware",
     "Plan",
+    "Proceed",
     "QueueError",
     "QueueFull",
     "Retry",
+    "Running",
     "Settings",
     "Snooze",
     "Status",
@@ -91,7 +102,12 @@ __all__ = [
     "current",
     "enqueue",
     "handle",
+    "injected",
+    "on_shutdown",
+    "on_startup",
+    "resource",
     "task",
+    "use",
 ]
 
 

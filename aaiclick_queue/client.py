@@ -10,11 +10,12 @@ import asyncio
 import random
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from .around import enqueue_through
 from .callers import caller_transaction, is_sync, on_commit, run_sync
 from .errors import PostgresUnavailable, QueueFull, StreamsDown
 from .flow.cancel import cancel
@@ -28,6 +29,7 @@ from .gather import Gatherer
 from .gather import Waiting as Gathered
 from .ids import IdSource
 from .local import database_url
+from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
 from .migrate import require_head
 from .portal import submit
 from .postgres import DATA_ERRORS, Database
@@ -47,8 +49,9 @@ FULL_LONGEST_SECONDS = 1.0
 class Client:
     """Everything an application does with the queue, over a few connections of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, middleware: Sequence[Middleware] = ()) -> None:
         self.settings = settings
+        self._middleware = checked(middleware)
         self.waiting = Waiting(self.database)
         self._ids: IdSource | None = None
         self._db: Database | None = None
@@ -98,7 +101,7 @@ class Client:
             await self._db.close()
         self._db = self._streams = self._loop = None
 
-    async def write(
+    def write(
         self,
         spec: Spec,
         tasks: Sequence[NewTask],
@@ -106,11 +109,20 @@ class Client:
         key: Key | None = None,
         connection: Any = None,
         wait: bool = False,
-    ) -> list[int]:
+    ) -> Coroutine[Any, Any, list[int]]:
         """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own.
 
         `wait` until the queue has room, instead of raising QueueFull.
         """
+        if not (installed or self._middleware or middleware_here.get()):
+            return self._write(spec, tasks, key, connection, wait=wait)
+        call = Enqueuing(spec, tasks, dedupe_key=key.key if key else None, connection=connection)
+        chain = around_enqueue(self._middleware or middleware_here.get())
+        return enqueue_through(chain, call, lambda spec, tasks: self._write(spec, tasks, key, connection, wait=wait))
+
+    async def _write(
+        self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any, *, wait: bool
+    ) -> list[int]:
         if connection is not None:
             return await self._write_for_caller(spec, tasks, key, connection)
         pause = FULL_SECONDS
@@ -141,7 +153,7 @@ class Client:
         """As `write`, for synchronous code: in its connection or session, else on the portal's loop."""
         if connection is None:
             return submit(self.write(spec, tasks, key=key, wait=wait))
-        return run_sync(self._write_for_caller(spec, tasks, key, connection))
+        return run_sync(self.write(spec, tasks, key=key, connection=connection))
 
     def known(self, task_id: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - one that runs tasks knows
         """The final row of the task, from a client that runs tasks itself; else None: ask the database."""
@@ -301,9 +313,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connect(*, settings: Settings | None = None, **given: Any) -> AsyncIterator[Client]:
+async def connect(
+    *, settings: Settings | None = None, middleware: Sequence[Middleware] = (), **given: Any
+) -> AsyncIterator[Client]:
     """A client of one's own: `async with connect(postgres_url=…, redis_url=…) as queue:`."""
-    client = Client(settings or Settings.load(**given))
+    client = Client(settings or Settings.load(**given), middleware=middleware)
     try:
         await client.database()
         yield client

@@ -3,6 +3,8 @@
 QueueError
 ├── SettingsError            a setting is wrong; refused at start
 ├── BadTask                  a decorator or an option that cannot work
+│   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
+├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
 ├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
 ├── ResultDoesNotEncode      a result that JSON cannot carry (also TypeError)
 ├── PayloadTooLarge          arguments beyond PAYLOAD_MAX_BYTES (also ValueError)
@@ -41,6 +43,14 @@ class SettingsError(QueueError):
 
 class BadTask(QueueError, TypeError):
     """A task definition or an option that cannot work."""
+
+
+class BadResource(BadTask):
+    """A resource that is asked for and not there, that two functions give, or that needs itself."""
+
+
+class StartupFailed(QueueError):
+    """A resource could not be opened, or an on_startup function raised; the cause is its `__cause__`."""
 
 
 class ArgumentsDoNotFit(QueueError, ValueError):

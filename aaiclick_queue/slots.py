@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 
 from .alone import ALONE_FROM, run_alone
+from .around import Call, execute_through
 from .context import Services, enter, running
 from .flow.execute import RELEASED, Run, Stop, call_plainly, decide, execute, timed_out
+from .middleware import Part, around_execute, installed
 from .outcome import Outcome
 
 CLAIM_LIMIT = 500
@@ -193,7 +195,10 @@ class Slots:
         run.started = time.monotonic()
         outcome: Outcome | None = None
         try:
-            outcome = await self._outcome_of(run, self._services)
+            if installed or self._services.middleware:
+                outcome = await self._outcome_through(run, self._services)
+            else:
+                outcome = await self._outcome_of(run, self._services)
         except BaseException as error:  # ours, or one that no task should raise: a slot and a lease hang on it
             outcome = run.stop.outcome if run.stop else decide(_as_exception(error), run)
             if isinstance(error, KeyboardInterrupt):
@@ -210,7 +215,14 @@ class Slots:
             self._fill()
             self.freed.set()
 
-    async def _outcome_of(self, run: Run, services: Services) -> Outcome | None:
+    async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
+        part: Part = "child" if services.is_child else "worker" if run.claimed.lost_count >= ALONE_FROM else "whole"
+        chain = around_execute(services.middleware, part)
+        return await execute_through(chain, run, lambda watched: self._outcome_of(run, services, watched))
+
+    async def _outcome_of(
+        self, run: Run, services: Services, watched: Callable[[Call], Call] | None = None
+    ) -> Outcome | None:
         if run.stop is not None:
             return run.stop.outcome
         if run.claimed.lost_count >= ALONE_FROM:
@@ -218,7 +230,10 @@ class Slots:
                 return await run_alone(run, services)  # its process keeps the time
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
-        return await execute(run, _call if run.definition.is_async else self._call_in_thread)
+        call: Call = _call if run.definition.is_async else self._call_in_thread
+        if services.lifespan is not None and run.definition.signature.injects:
+            call = services.lifespan.injecting(run.definition, call)
+        return await execute(run, watched(call) if watched else call)
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()

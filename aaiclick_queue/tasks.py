@@ -20,6 +20,7 @@ from .flags import HOOKED, KEEP_FAILED, KEEP_NONE, STOPS
 from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
 from .handles import Handle, blocking_client
+from .middleware import HEADERS
 from .portal import portal_loop
 from .retry import seconds
 from .settings import Settings
@@ -158,6 +159,8 @@ class Task(Generic[P, R]):
     def _new_task(self, payload: str, settings: Settings) -> tuple[NewTask, Key | None]:
         given = self.defaults
         _check_size(payload, settings, self.entrypoint)
+        if given.metadata and HEADERS in given.metadata:
+            raise BadTask(f"metadata={{{HEADERS!r}: …}}: that name is kept for the headers of middleware: take another")
         task = NewTask(
             payload,
             countdown=given.countdown,

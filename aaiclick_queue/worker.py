@@ -32,8 +32,10 @@ from .flow.heartbeat import Beat, Counters, Identity, register, set_status
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
+from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
+from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
 from .outcome import Ended, Failed, Later, Outcome, Released, Succeeded
 from .postgres import Database
@@ -65,8 +67,19 @@ class Plan(msgspec.Struct, frozen=True):
 class Worker:
     """One worker process."""
 
-    def __init__(self, settings: Settings, plan: Plan | None = None, *, report: Report | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        plan: Plan | None = None,
+        *,
+        report: Report | None = None,
+        middleware: Sequence[Middleware] = (),
+        resources: Mapping[Any, Any] | None = None,
+    ) -> None:
+        """`resources` are values by type for this process, instead of what is declared."""
         self.settings = settings
+        self._resources = resources
+        self._middleware = checked(middleware)
         self.plan = plan or Plan()
         self.worker_id = 0
         self.started = asyncio.Event()
@@ -97,10 +110,16 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped."""
         settings_here.set(self.settings)
+        middleware_here.set(self._middleware)
         dsn = await database_url(self.settings)
-        async with Database(self.settings, size=3, flow=True, dsn=dsn) as db:
+        async with (
+            Database(self.settings, size=3, flow=True, dsn=dsn) as db,
+            Lifespan(self.settings, self._resources) as lifespan,
+        ):
             await require_head(db)
             await ensure_partitions(db)
+            if not await lifespan.start(registry.values(), unless=self._stop):
+                return  # told to stop before it began
             self._db = db
             self._completer = Completer(db, worker_id=lambda: self.worker_id, landed=self._landed)
             self._streams = (
@@ -120,6 +139,8 @@ class Worker:
                     self.slots.rearm,
                     made_ready=self._background.made_ready,
                     modules=self.plan.modules,
+                    lifespan=lifespan,
+                    middleware=self._middleware,
                 )
             )
             self._pulse = Pulse(self.settings, dsn, self)

@@ -28,6 +28,7 @@ class Definition(Protocol):
     """What running needs to know of a task's code."""
 
     function: Callable[..., Any]
+    entrypoint: str
     signature: Signature
     is_async: bool
     heartbeat_timeout: float | None

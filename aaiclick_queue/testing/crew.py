@@ -6,9 +6,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..flow.claim import Claimed
 from ..flow.execute import Run, Stop
@@ -24,8 +24,10 @@ END_SECONDS = 10.0
 class MortalWorker(Worker):
     """A worker that dies when a fault strikes: it writes nothing more and leaves its leases behind."""
 
-    def __init__(self, settings: Settings, plan: Plan, faults: Faults) -> None:
-        super().__init__(settings, plan)
+    def __init__(
+        self, settings: Settings, plan: Plan, faults: Faults, resources: Mapping[Any, Any] | None = None
+    ) -> None:
+        super().__init__(settings, plan, resources=resources)
         self.dead = False
         self.passive = False  # a second worker was given its run: this one claims no more
         self._faults = faults
@@ -110,8 +112,10 @@ class MortalWorker(Worker):
 class OneRunWorker(MortalWorker):
     """A worker that takes the first task in line and no other."""
 
-    def __init__(self, settings: Settings, plan: Plan, faults: Faults) -> None:
-        super().__init__(settings, plan, faults)
+    def __init__(
+        self, settings: Settings, plan: Plan, faults: Faults, resources: Mapping[Any, Any] | None = None
+    ) -> None:
+        super().__init__(settings, plan, faults, resources)
         self.taken = 0
         self.slots.room = lambda: 1  # type: ignore[method-assign]
 
@@ -127,8 +131,15 @@ class OneRunWorker(MortalWorker):
 class Crew:
     """The workers of one block; a killed one is replaced, as a fleet does."""
 
-    def __init__(self, settings: Settings, faults: Faults, kind: type[MortalWorker] = MortalWorker) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        faults: Faults,
+        resources: Mapping[Any, Any],
+        kind: type[MortalWorker] = MortalWorker,
+    ) -> None:
         self._settings = settings
+        self._resources = resources
         self._faults = faults
         self._kind = kind
         self._workers: list[MortalWorker] = []
@@ -174,7 +185,7 @@ class Crew:
             self.killed.add(worker.worker_id)
 
     async def _hire(self) -> None:
-        worker = self._kind(self._settings, Plan(queues={EVERY_QUEUE: 1}), self._faults)
+        worker = self._kind(self._settings, Plan(queues={EVERY_QUEUE: 1}), self._faults, self._resources)
         main = worker.start()
         started = asyncio.create_task(worker.started.wait())
         await asyncio.wait([main, started], return_when=asyncio.FIRST_COMPLETED)

@@ -32,7 +32,7 @@ from ..waiting import Waiting
 from .records import Record
 from .seen import SeenTask, entrypoint_named, require_enqueued, require_not_enqueued
 from .servers import in_thread
-from .steps import Attempts
+from .steps import Attempts, loop_runs_here, needs_loop
 
 T = TypeVar("T")
 
@@ -78,13 +78,15 @@ class Eager:
 
 
 @contextmanager
-def eager(*, raising: bool = False, database: str | None = None) -> Iterator[Eager]:
+def eager(
+    *, raising: bool = False, database: str | None = None, resources: Mapping[Any, Any] | None = None
+) -> Iterator[Eager]:
     """Run every task of this block in line when it is enqueued.
 
     Errors are raised by `result()`, with `raising` by the enqueue itself. `database` is a Postgres URL for
-    `current().transaction()`, which is refused without one.
+    `current().transaction()`, which is refused without one; `resources` are values by type instead of those declared.
     """
-    client = EagerClient(Settings.load(), raising=raising, database=database)
+    client = EagerClient(Settings.load(), raising=raising, database=database, resources=resources)
     try:
         with default_from(client):
             yield Eager(client)
@@ -110,8 +112,11 @@ class EagerWaiting(Waiting):
 class EagerClient(Client):
     """A client that runs what it is given instead of writing it."""
 
-    def __init__(self, settings: Settings, *, raising: bool, database: str | None) -> None:
+    def __init__(
+        self, settings: Settings, *, raising: bool, database: str | None, resources: Mapping[Any, Any] | None
+    ) -> None:
         super().__init__(settings)
+        self.resources = resources
         self.waiting = EagerWaiting(self)
         self.records: dict[int, Record] = {}
         self.database_given = database
@@ -137,18 +142,6 @@ class EagerClient(Client):
         record = self.records.get(task_id)
         return record.row() if record is not None and record.status.is_final else None
 
-    async def write(
-        self,
-        spec: Spec,
-        tasks: Sequence[NewTask],
-        *,
-        key: Key | None = None,
-        connection: Any = None,
-        wait: bool = False,
-    ) -> list[int]:
-        """Run the tasks, one after the other, and give their ids."""
-        return await self._write(spec, tasks, key, connection, wait=wait)
-
     def write_blocking(
         self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any, wait: bool = False
     ) -> list[int]:
@@ -158,7 +151,7 @@ class EagerClient(Client):
             return await self.write(spec, tasks, key=key, connection=connection, wait=wait)
 
         definition = registry.get(spec.entrypoint)
-        return _blocking(write, needs_loop=definition is not None and definition.is_async)
+        return _blocking(write, needs_loop=definition is not None and needs_loop(definition))
 
     async def _write(
         self,
@@ -207,16 +200,16 @@ class EagerClient(Client):
         async def to_the_end() -> None:
             await self._to_the_end(attempts)
 
-        needs_loop = attempts.definition.is_async
-        if not _loop_runs_here():
-            if not needs_loop and self.database_given is None:
+        with_loop = needs_loop(attempts.definition)
+        if not loop_runs_here():
+            if not with_loop and self.database_given is None:
                 await to_the_end()
             else:
-                _in_thread(to_the_end, needs_loop=needs_loop).result()
-        elif needs_loop and asyncio.get_running_loop() is not portal_loop():
+                _in_thread(to_the_end, needs_loop=with_loop).result()
+        elif with_loop and asyncio.get_running_loop() is not portal_loop():
             await to_the_end()
         else:  # the portal's loop is where what the task enqueues by `delay` has to get through
-            await asyncio.wrap_future(_in_thread(to_the_end, needs_loop=needs_loop))
+            await asyncio.wrap_future(_in_thread(to_the_end, needs_loop=with_loop))
 
     async def _to_the_end(self, attempts: Attempts) -> None:
         record = attempts.record
@@ -245,7 +238,7 @@ class EagerClient(Client):
 
 def _blocking(work: Callable[[], Coroutine[Any, Any, T]], *, needs_loop: bool) -> T:
     """The result of the work, waited for here: in this thread, unless a loop runs in it."""
-    if _loop_runs_here():
+    if loop_runs_here():
         return _in_thread(work, needs_loop=needs_loop).result()
     return asyncio.run(work()) if needs_loop else run_sync(work())
 
@@ -263,14 +256,6 @@ def _in_thread(work: Callable[[], Coroutine[Any, Any, T]], *, needs_loop: bool) 
 
     threading.Thread(target=run, name="aaiclick-queue eager", daemon=True).start()
     return future
-
-
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _failure(record: Record) -> TaskFailed:

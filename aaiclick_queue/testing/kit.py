@@ -33,6 +33,7 @@ class QueueUnderTest:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.clock = Clock(settings)
+        self.resources: dict[Any, Any] = {}  # values by type for the workers of this test, instead of those declared
         self._faults = Faults()
         self._killed: set[int] = set()
 
@@ -160,7 +161,7 @@ class QueueUnderTest:
 
     @asynccontextmanager
     async def _crew(self, kind: Any = None) -> AsyncIterator[Crew]:
-        crew = Crew(self.settings, self._faults, *([kind] if kind else []))
+        crew = Crew(self.settings, self._faults, self.resources, *([kind] if kind else []))
         try:
             async with crew:
                 yield crew

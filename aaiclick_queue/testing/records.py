@@ -13,6 +13,7 @@ from ..codec import decode_json
 from ..flow.claim import Claimed
 from ..flow.ending import EndedTask
 from ..flow.enqueue import NewTask, Spec
+from ..middleware import metadata_of
 from ..outcome import Error
 from ..status import Status
 from .seen import SeenTask
@@ -66,6 +67,7 @@ class Record:
             expired=self._expired,
             concurrency_key=self.task.concurrency_key,
             order_by=self.task.order_by,
+            metadata=self.task.metadata,
         )
 
     def ended(self, status: Status, *, result: str | None = None, error: Error | None = None) -> None:
@@ -103,7 +105,7 @@ class Record:
             not_before=self.not_before,
             name=self.spec.name,
             correlation_id=self.task.correlation_id,
-            metadata=decode_json(self.task.metadata),
+            metadata=metadata_of(self.task.metadata) or None,
             parent_id=self.spec.parent_id,
             result=decode_json(self.result),
             error=self.error,

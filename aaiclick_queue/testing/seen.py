@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from ..codec import decode_json, encode_json
+from ..middleware import metadata_of
 from ..outcome import Error
 from ..postgres import Record
 from ..status import Status
@@ -61,7 +62,8 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, row: Record) -> SeenTask:
         """The task of a row."""
         values = dict(row.items())
-        values |= {name: decode_json(values[name]) for name in ("kwargs", "metadata", "result")}
+        values |= {name: decode_json(values[name]) for name in ("kwargs", "result")}
+        values["metadata"] = metadata_of(row["metadata"]) or None
         values["error"] = msgspec.json.decode(row["error"], type=Error) if row["error"] else None
         values["status"] = Status(row["status"])
         return cls(**values)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never, cast
 
+from ..around import Call, execute_through
 from ..callers import run_sync
 from ..codec import decode_json, encode_json
 from ..context import Current, Services, SyncCurrent, enter
 from ..errors import QueueError, WrongContext
 from ..flow.enqueue import NewTask, Spec
 from ..flow.execute import Run, Stop, call_plainly, encoded_result, execute, timed_out
+from ..lifespan import Lifespan
+from ..middleware import around_execute
 from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Succeeded
 from ..status import Status
-from ..tasks import registry
+from ..tasks import Task, registry
 from ..transaction import TaskTransaction, close_engines
 from .records import Record
 
@@ -43,7 +46,7 @@ class Attempts:
             run.context = context
             self.raised = None
             try:
-                outcome = await (self._on_loop(run) if self.definition.is_async else self._plainly(run))
+                outcome = await (self._on_loop(run) if needs_loop(self.definition) else self._plainly(run))
             finally:
                 if not run.committed:
                     context.drop_children()
@@ -99,7 +102,16 @@ class Attempts:
     async def _attempt(self, run: Run) -> Outcome | None:
         enter(run, run.context._services)  # noqa: SLF001 - our own
         run.started = time.monotonic()
-        return await execute(run, self._call)
+        if chain := around_execute(()):
+            return await execute_through(chain, run, lambda watched: self._execute(run, watched))
+        return await self._execute(run)
+
+    async def _execute(self, run: Run, watched: Callable[[Call], Call] | None = None) -> Outcome | None:
+        if not self.definition.signature.injects:
+            return await execute(run, watched(self._call) if watched else self._call)
+        async with Lifespan(self.client.settings, self.client.resources) as lifespan:
+            call = lifespan.injecting(self.definition, self._call)
+            return await execute(run, watched(call) if watched else call)
 
     async def _plainly(self, run: Run) -> Outcome | None:
         # In a context of its own: what `current()` is inside is not what it is after it.
@@ -107,10 +119,28 @@ class Attempts:
 
     async def _call(self, function: Any, kwargs: dict[str, Any]) -> Any:
         try:
-            return await function(**kwargs) if self.definition.is_async else call_plainly(function, kwargs)
+            if self.definition.is_async:
+                return await function(**kwargs)
+            if loop_runs_here():  # because resources are open on it
+                return await asyncio.to_thread(call_plainly, function, kwargs)
+            return call_plainly(function, kwargs)
         except Exception as error:
             self.raised = error
             raise
+
+
+def needs_loop(definition: Task[Any, Any]) -> bool:
+    """Whether running the task needs an event loop: its own code, or the resources that it asks for."""
+    return definition.is_async or bool(definition.signature.injects)
+
+
+def loop_runs_here() -> bool:
+    """Whether this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 class EagerServices(Services):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,20 +15,27 @@ from sqlalchemy import create_engine, text
 from aaiclick_queue import (
     Cancel,
     DuplicateTask,
+    Enqueuing,
     Fail,
+    Inject,
+    Middleware,
+    Proceed,
     Retry,
+    Running,
     Snooze,
     Status,
     TaskCancelled,
     TaskFailed,
     current,
     handle,
+    resource,
     sync,
     task,
 )
 from aaiclick_queue import enqueue as enqueue_by_name
 from aaiclick_queue.errors import ArgumentsDoNotFit, BadTask, WrongContext
 from aaiclick_queue.flow.ending import EndedTask
+from aaiclick_queue.middleware import installed
 from aaiclick_queue.testing import Eager
 from aaiclick_queue.testing import eager as run_eagerly
 
@@ -246,6 +254,68 @@ async def test_hooks_run_in_line_after_the_run_they_belong_to(eager: Eager) -> N
     assert calls[0] == ("RETRYING", 1, "KeyError")
     assert sorted(map(str, calls[1:])) == sorted(["('FAILED', 2, 'KeyError')", "FAILED"])
     assert {task.parent_id for task in eager.tasks(told)} == {task.id for task in eager.tasks(hooked)}
+
+
+class Mailer:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@resource
+async def mailer() -> AsyncIterator[Mailer]:
+    calls.append("open")
+    yield Mailer("declared")
+    calls.append("closed")
+
+
+@task
+async def mail(n: int, by: Inject[Mailer]) -> str:
+    return f"{n} by {by.name}"
+
+
+@task
+def mail_plainly(n: int, by: Inject[Mailer]) -> str:
+    assert current().sync.progress(0.5)
+    return f"{n} by {by.name}"
+
+
+async def test_resources_are_opened_for_the_run_or_given_by_the_test(eager: Eager) -> None:
+    assert await (await mail.enqueue(1)).result() == "1 by declared"
+    assert calls == ["open", "closed"]
+    assert await (await mail_plainly.enqueue(2)).result() == "2 by declared"
+    with run_eagerly(resources={Mailer: Mailer("mine")}):
+        assert await (await mail.enqueue(1)).result() == "1 by mine"
+
+
+def test_resources_are_there_in_synchronous_code(eager: Eager) -> None:
+    assert mail_plainly.apply_async((1,)).get() == "1 by declared"
+    assert mail.apply_async((1,)).get() == "1 by declared"
+
+
+class Noting(Middleware):
+    async def enqueue(self, call: Enqueuing, proceed: Proceed[list[int]]) -> list[int]:
+        call.headers["from"] = "middleware"
+        return await proceed()
+
+    async def execute(self, run: Running, proceed: Proceed[Any]) -> Any:
+        calls.append(run.headers.get("from"))
+        return await proceed()
+
+
+@pytest.fixture
+def noting() -> Iterator[None]:
+    installed.append(Noting())
+    yield
+    installed.pop()
+
+
+@pytest.mark.usefixtures("noting")
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_middleware_goes_around_enqueue_and_execute(eager: Eager, blocking: bool) -> None:
+    handle = double_plainly.delay(1) if blocking else await double_plainly.enqueue(1)
+    assert await handle.result() == 2
+    assert calls[0] == "middleware"
+    assert eager.tasks()[0].metadata is None
 
 
 @task

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from aaiclick_queue import Settings, Status, TaskFailed, client, current, task
+from aaiclick_queue import Inject, Settings, Status, TaskFailed, client, current, resource, task
 from aaiclick_queue import enqueue as enqueue_by_name
 from aaiclick_queue.errors import BadTask
 from aaiclick_queue.flow.pause import pause_queue
@@ -188,6 +189,31 @@ async def test_settings_and_environment_are_those_of_the_test(queue: QueueUnderT
     assert Settings.load().postgres_url == queue.url
     assert os.environ["AAICLICK_QUEUE_POSTGRES_URL"] == queue.url
     assert (await client.default_client()).settings is queue.settings
+
+
+class Greeter:
+    word = "hello"
+
+
+@task
+async def greet_by(name: str, greeter: Inject[Greeter]) -> str:
+    return f"{greeter.word} {name}"
+
+
+@resource
+def greeter() -> Iterator[Greeter]:
+    yield Greeter()
+
+
+async def test_workers_of_the_test_use_its_resources(queue: QueueUnderTest) -> None:
+    mine = queue.resources[Greeter] = Greeter()
+    mine.word = "welcome"
+    await greet_by.enqueue("ada")
+    assert [task.result for task in await queue.drain(raising=True)] == ["welcome ada"]
+    await greet_by.enqueue("bob")
+    done = await queue.run_one()
+    assert done is not None
+    assert done.result == "welcome bob"
 
 
 async def test_other_settings_can_be_put_on_top(queue: QueueUnderTest) -> None:
