@@ -11,6 +11,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
+prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from .injection import Inject, injected
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
     from .resources import on_shutdown, on_startup, resource
+    from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -67,6 +70,7 @@ _HOMES = {
     "injection": ("Inject", "injected"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
     "resources": ("on_shutdown", "on_startup", "resource"),
+    "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -98,9 +102,11 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "Worker",
+    "as_completed",
     "connect",
     "current",
     "enqueue",
+    "gather",
     "handle",
     "injected",
     "on_shutdown",

@@ -17,16 +17,17 @@ from typing import Any, TypeVar
 
 from .around import enqueue_through
 from .callers import caller_transaction, is_sync, on_commit, run_sync
+from .channel import Channel
 from .errors import PostgresUnavailable, QueueFull, StreamsDown
 from .flow.cancel import cancel
 from .flow.dedupe import Key, enqueue_keyed
 from .flow.enqueue import NewTask, Spec, Told, Written, id_source, insert_again, insert_tasks, written_before
-from .flow.kick import kick_claimers
+from .flow.kick import kick_claimers, tell_ended
 from .flow.limits import queue_is_full
 from .flow.reaper import ensure_partitions
 from .flow.relay import publish_own
-from .gather import Gatherer
-from .gather import Waiting as Gathered
+from .gathering import Gatherer
+from .gathering import Waiting as Gathered
 from .ids import IdSource
 from .local import database_url
 from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
@@ -52,10 +53,11 @@ class Client:
     def __init__(self, settings: Settings, *, middleware: Sequence[Middleware] = ()) -> None:
         self.settings = settings
         self._middleware = checked(middleware)
-        self.waiting = Waiting(self.database)
+        self.waiting = Waiting(self.database, self._nudges)
         self._ids: IdSource | None = None
         self._db: Database | None = None
         self._streams: Streams | None = None
+        self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -91,15 +93,17 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections; what was written stays written."""
-        self.waiting.close()
+        await self.waiting.close()
         await self._gatherer.finished()
         if self._background:
             await asyncio.wait(self._background, timeout=0.5)  # wake-ups on their way
         if self._streams is not None:
             await self._streams.close()
+        if self._channel is not None:
+            await self._channel.close()
         if self._db is not None:
             await self._db.close()
-        self._db = self._streams = self._loop = None
+        self._db = self._streams = self._channel = self._loop = None
 
     def write(
         self,
@@ -166,6 +170,7 @@ class Client:
         cancelled: set[int] = set()
         for start in range(0, len(ids), BULK):
             cancelled |= await cancel(db, ids[start : start + BULK])
+        self._tell_ended(sorted(cancelled))
         return cancelled
 
     async def _write_for_caller(
@@ -302,7 +307,10 @@ class Client:
             self._loop.call_soon_threadsafe(self._start_publishing, told)
 
     def _start_publishing(self, told: Sequence[Told]) -> None:
-        task = asyncio.create_task(self._publish(told), name="aaiclick-queue wake-up")
+        self._in_background(self._publish(told), "aaiclick-queue wake-up")
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -310,6 +318,24 @@ class Client:
         if self._db is not None and self._streams is not None:
             with suppress(StreamsDown, PostgresUnavailable):  # the relay takes what is left
                 await publish_own(self._db, self._streams, told)
+
+    def _nudges(self) -> Channel | None:
+        """Where nudges come from and go to, if there is a Redis."""
+        if self._channel is None and self.settings.redis_url:
+            self._channel = Channel(self.settings.redis_url, prefix=self.settings.redis_prefix)
+        return self._channel
+
+    def _tell_ended(self, ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        tell_ended(ids)
+        if (channel := self._nudges()) is not None:
+            self._in_background(_nudge(channel, ids), "aaiclick-queue nudge")
+
+
+async def _nudge(channel: Channel, ids: Sequence[int]) -> None:
+    with suppress(StreamsDown):  # who waits looks now and then all the same
+        await channel.publish(ids)
 
 
 @asynccontextmanager

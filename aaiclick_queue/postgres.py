@@ -71,6 +71,15 @@ class Connection:
         self._schema = schema
         self._begin = begin
 
+    @property
+    def is_pooled(self) -> bool:
+        """Whether others share the session: nothing of it may be set."""
+        return self._begin is not None
+
+    async def alone(self, sql: str) -> None:
+        """Run one statement outside of any transaction, as some must be."""
+        await self.raw.execute(schema_sql(sql, self._schema))
+
     async def fetch(self, sql: str, *args: Any) -> Sequence[Record]:
         """Run one statement and give its rows."""
         sql = schema_sql(sql, self._schema)

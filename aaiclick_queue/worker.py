@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from . import __version__
+from .channel import Channel
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
@@ -29,6 +30,7 @@ from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
 from .flow.fenced import Fence, extend
 from .flow.heartbeat import Beat, Counters, Identity, register, set_status
+from .flow.kick import tell_ended
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
@@ -37,7 +39,8 @@ from .listener import Listener
 from .local import database_url
 from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
-from .outcome import Ended, Failed, Later, Outcome, Released, Succeeded
+from .nudges import Nudges
+from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
 from .postgres import Database
 from .pulse import Pulse
 from .report import Report
@@ -52,6 +55,7 @@ log = logging.getLogger("aaiclick_queue.worker")
 DEFAULT_QUEUES: Mapping[str, int] = {"default": 1}
 EVERY_QUEUE = "*"
 TICK_SECONDS = 0.25
+FINAL = (Succeeded, Failed, Cancelled)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -170,6 +174,7 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+                loops.append(group.create_task(Nudges(self._channel()).run()))
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
@@ -178,6 +183,10 @@ class Worker:
                 task.cancel()
         if self._claimer.listener is not None:
             await self._claimer.listener.leave()
+
+    def _channel(self) -> Channel:
+        assert self.settings.redis_url
+        return Channel(self.settings.redis_url, prefix=self.settings.redis_prefix)
 
     # The claimer's side.
 
@@ -224,6 +233,7 @@ class Worker:
         if outcome is None:
             self.slots.let_go(run)
             if run.committed:
+                tell_ended([run.claimed.task_id])
                 self._completed += 1
                 self._background.freed(lanes_of(run.claimed))
                 self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
@@ -242,6 +252,7 @@ class Worker:
         )
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
+        tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
         freed: set[Lane] = set()
         for ended in batch:
             self._unknown.discard((ended.task_id, ended.run_epoch))

@@ -6,6 +6,7 @@ import click
 
 from .. import __version__
 from .program import Program, verbose_option
+from .pruning import prune
 from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
@@ -37,5 +38,5 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, background, queue, task, workers, doctor, config, completion):
+for command in (demo, migrate, worker, background, queue, task, workers, prune, doctor, config, completion):
     main.add_command(command)

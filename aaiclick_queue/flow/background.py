@@ -15,6 +15,7 @@ from .choose import Lane
 from .kick import kick_claimers
 from .loop import Holder, Loop
 from .operate import work_once
+from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
 
@@ -27,6 +28,7 @@ DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
+PRUNE_SECONDS = 10.0  # from the start, and between two looks of who does not prune
 HELD_SECONDS = 0.1  # the longest wait for a slot that was freed where nobody could tell us
 LIMITS_SECONDS = 600.0  # how long after the last sign of limits this process keeps looking for held tasks
 BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
@@ -34,12 +36,14 @@ NEVER = 3600.0
 
 
 class Background:
-    """Relay, due, reaper and sweep of one process."""
+    """Relay, due, reaper, sweep and prune of one process."""
 
     def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
         self._db = db
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
+        self._pruner = Pruner(db)
+        self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
         self._publishes = streams is not None
         self._own_rows = False
@@ -61,6 +65,7 @@ class Background:
             self.operate,
             Loop("reaper", self._reap_pass, fast=fast),
             Loop("sweep", self._sweep_pass),
+            Loop("prune", self._prune_pass),
         ]
 
     def _is_fast(self) -> bool:
@@ -172,3 +177,9 @@ class Background:
     async def _sweep_pass(self) -> float:
         await self._reaper.sweep_once()
         return SWEEP_SECONDS
+
+    async def _prune_pass(self) -> float:
+        # By one process alone, for its cursors' sake: the rows could be shared. A short life prunes nothing.
+        if not self._holder.holds or time.monotonic() < self._prunes_at:
+            return PRUNE_SECONDS
+        return await self._pruner.prune_once()

@@ -44,7 +44,7 @@ from aaiclick_queue.errors import (
     WrongContext,
 )
 from aaiclick_queue.flow.enqueue import NewTask, Spec
-from aaiclick_queue.gather import Waiting
+from aaiclick_queue.gathering import Waiting
 from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database, plain_dsn
 from aaiclick_queue.streams import Streams

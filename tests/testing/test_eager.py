@@ -26,7 +26,9 @@ from aaiclick_queue import (
     Status,
     TaskCancelled,
     TaskFailed,
+    as_completed,
     current,
+    gather,
     handle,
     resource,
     sync,
@@ -109,6 +111,12 @@ async def test_many_run_in_their_order(eager: Eager) -> None:
     ids = await double.enqueue_many({"n": n} for n in range(3))
     assert calls == [0, 1, 2]
     assert [(task.id, task.result) for task in eager.tasks(double)] == list(zip(ids, (0, 2, 4), strict=True))
+
+
+async def test_many_results_are_waited_for_as_always(eager: Eager) -> None:
+    handles = [await double.enqueue(n) for n in range(3)]
+    assert await gather(*handles) == [0, 2, 4]
+    assert [await one.wait() async for one in as_completed(handles)] == [Status.COMPLETED] * 3
 
 
 def test_synchronous_code_runs_def_tasks_in_its_own_thread(eager: Eager) -> None:
