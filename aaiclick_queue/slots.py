@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -47,6 +48,7 @@ class Slots:
         self._in_threads = 0
         self._waiting: deque[Run] = deque()
         self._waiting_for_thread: deque[Run] = deque()
+        self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._thread_share = thread_share
         self._prefetch = prefetch
@@ -82,6 +84,14 @@ class Slots:
         waiting = len(self._waiting) + len(self._waiting_for_thread)
         ahead = self._finished_recently() if self._prefetch else 0
         return max(0, min(base + ahead - waiting, CLAIM_LIMIT))
+
+    def taken(self, queue: str) -> int:
+        """Runs of this queue that are here, also those that were given up while their thread goes on."""
+        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
+
+    def in_threads(self) -> list[Run]:
+        """Runs whose thread is in user code."""
+        return list(self._threads)
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
@@ -237,15 +247,17 @@ class Slots:
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()
-        call = partial(copy_context().run, call_plainly, function, kwargs)
+        call = partial(copy_context().run, _in_thread, run, function, kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._executor, call)
         run.in_thread = True
-        future.add_done_callback(self._thread_done)
+        self._threads.add(run)
+        future.add_done_callback(partial(self._thread_done, run))
         # Shielded: a thread cannot be stopped, and its slot stays taken until it ends.
         return await asyncio.shield(future)
 
-    def _thread_done(self, future: asyncio.Future[Any]) -> None:
+    def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
         self._in_threads -= 1
+        self._threads.discard(run)
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
         self._fill()
@@ -272,6 +284,11 @@ class Slots:
         while self._recent and self._recent[0][0] < limit:
             self._recently -= self._recent.popleft()[1]
         return self._recently
+
+
+def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    run.thread_id = threading.get_ident()
+    return call_plainly(function, kwargs)
 
 
 def _as_exception(error: BaseException) -> Exception:

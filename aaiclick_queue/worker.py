@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from . import __version__
+from .caps import Lines
 from .channel import Channel
 from .claimer import Claimer
 from .client import settings_here
@@ -34,6 +36,7 @@ from .flow.kick import tell_ended
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
+from .leaving import Leaving
 from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
@@ -46,6 +49,7 @@ from .pulse import Pulse
 from .report import Report
 from .settings import Settings
 from .slots import Slots
+from .stacks import Shown, draw
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
@@ -59,7 +63,7 @@ FINAL = (Succeeded, Failed, Cancelled)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with their weights, slots, threads, background loops."""
+    """How a worker was asked to work: queues with their weights and caps, slots, threads, background loops, its end."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
     slots: int = 100
@@ -67,6 +71,15 @@ class Plan(msgspec.Struct, frozen=True):
     background: bool = True
     fleet: str | None = None  # the group of a fleet that it belongs to
     modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
+    limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
+    burst: bool = False  # end when nothing is left to do
+    max_tasks: int | None = None  # end after so many runs
+    max_memory: int | None = None  # end when the process has grown beyond so many megabytes
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether there is a moment at which it is to leave."""
+        return self.burst or self.max_tasks is not None or self.max_memory is not None
 
 
 class Worker:
@@ -95,6 +108,7 @@ class Worker:
         self._over = False
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
+        self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
         kinds = [task.is_async for task in registry.values()]
         share = 1 - sum(kinds) / len(kinds) if kinds else 0.0
@@ -115,6 +129,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stopped."""
         settings_here.set(self.settings)
+        self._db_loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         middleware_here.set(self._middleware)
         dsn = await database_url(self.settings)
         async with (
@@ -131,7 +146,8 @@ class Worker:
                 Streams(self.settings.redis_url, prefix=self.settings.redis_prefix) if self.settings.redis_url else None
             )
             every = EVERY_QUEUE in self.plan.queues
-            self._line = Line({} if every else self.plan.queues)
+            queues = {} if every else self.plan.queues
+            self._line = Lines(queues, self.plan.limits, self.slots.taken) if self.plan.limits else Line(queues)
             self._claimer = Claimer(self, db, self._line, self.slots, every_queue=every)
             self._claimer.may_claim = self._may_claim
             await self._register()
@@ -165,6 +181,8 @@ class Worker:
             if self.plan.background:
                 loops.append(group.create_task(self._background.run()))
             loops.append(group.create_task(self._come_back()))
+            if self.plan.ends_by_itself:
+                loops.append(group.create_task(self._leaving().run()))
             claiming = group.create_task(self._claimer.run())
             if self._streams is not None:
                 self._claimer.listener = Listener(
@@ -184,6 +202,14 @@ class Worker:
                 task.cancel()
         if self._claimer.listener is not None:
             await self._claimer.listener.leave()
+
+    def _leaving(self) -> Leaving:
+        plan = self.plan
+        queues = [] if EVERY_QUEUE in plan.queues else list(plan.queues)
+        leaving = Leaving(self, self._db, queues, burst=plan.burst, looks_at_due=plan.background)
+        leaving.max_tasks, leaving.max_memory = plan.max_tasks, plan.max_memory
+        self._claimer.budget = leaving.budget
+        return leaving
 
     def _channel(self) -> Channel:
         assert self.settings.redis_url
@@ -233,6 +259,8 @@ class Worker:
     def _run_ended(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is None:
             self.slots.let_go(run)
+            self._claimer.ended(run.claimed.queue)
+            self.tally["Succeeded" if run.committed else "Gone"] += 1
             if run.committed:
                 tell_ended([run.claimed.task_id])
                 self._completed += 1
@@ -262,6 +290,8 @@ class Worker:
                 run = None  # the same task, claimed again meanwhile
             if run is not None:
                 self.slots.let_go(run)
+                self._claimer.ended(run.claimed.queue)
+                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
             if ended.task_id not in landed:
                 self._lost += 1
                 self._report.stale(ended)
@@ -317,6 +347,12 @@ class Worker:
         """The lease could not be renewed in time by this process's own clock."""
         self._db_loop.call_soon_threadsafe(self._fence)
 
+    def stacks(self) -> str:
+        """Where every run, thread and asyncio task of this process is."""
+        seen = self._pulse.loop_seen if self.started.is_set() else time.monotonic()
+        runs = list({*self.slots.held.values(), *self.slots.in_threads()})
+        return draw(Shown(self.worker_id, runs, self._db_loop, self._loop_thread, seen))
+
     def _act_on(self, answer: Beat) -> None:
         if answer.worker_id != self.worker_id or self._over:
             return  # of an earlier incarnation, or one beat after we said STOPPED
@@ -369,7 +405,6 @@ class Worker:
     # Life.
 
     async def _register(self) -> None:
-        self._db_loop = asyncio.get_running_loop()
         worker_id = secrets.randbits(62) | 1
         identity = Identity(
             worker_id,
