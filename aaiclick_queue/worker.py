@@ -69,6 +69,7 @@ class Plan(msgspec.Struct, frozen=True):
     slots: int = 100
     threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
     background: bool = True
+    fleet: str | None = None  # the group of a fleet that it belongs to
     modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
     limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
     burst: bool = False  # end when nothing is left to do
@@ -406,7 +407,13 @@ class Worker:
     async def _register(self) -> None:
         worker_id = secrets.randbits(62) | 1
         identity = Identity(
-            worker_id, os.getpid(), self.plan.slots, socket.gethostname(), __version__, tuple(self.plan.queues)
+            worker_id,
+            os.getpid(),
+            self.plan.slots,
+            socket.gethostname(),
+            __version__,
+            tuple(self.plan.queues),
+            fleet=self.plan.fleet,
         )
         await register(self._db, identity, lease_seconds=self.settings.lease_seconds)
         self.worker_id = worker_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .fleet import fleet
 from .program import Program, verbose_option
 from .pruning import prune
 from .queues import queue
@@ -24,6 +25,7 @@ __all__ = ["main"]
 Examples:
   aaiclick-queue demo                        see it work, no server needed
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
+  aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
   aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
@@ -39,5 +41,5 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, background, top, queue, task, workers, prune, doctor, config, completion):
+for command in (demo, migrate, worker, fleet, background, top, queue, task, workers, prune, doctor, config, completion):
     main.add_command(command)

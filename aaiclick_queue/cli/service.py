@@ -15,6 +15,7 @@ from .switches import Switches, read_switches, switches
 if TYPE_CHECKING:
     from ..settings import Settings
     from ..worker import Plan
+    from .fleet_up import Output
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 WEIGHT_LIMIT = 1000
@@ -59,6 +60,9 @@ SIGUSR1 prints where every thread and task is.""",
 @log_level_option
 @verbose_option
 @click.option("--parent-fd", type=int, hidden=True)
+@click.option("--ready-fd", type=int, hidden=True)
+@click.option("--output-fd", "output_fds", type=int, multiple=True, hidden=True)
+@click.option("--fleet-group", hidden=True)
 @click.option("--banner-processes", type=int, hidden=True)
 def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     modules: tuple[str, ...],
@@ -70,15 +74,18 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     log_format: Literal["pretty", "json"],
     log_level: str | None,
     parent_fd: int | None,
+    ready_fd: int | None,
+    output_fds: tuple[int, ...],
+    fleet_group: str | None,
     banner_processes: int | None,
     **given: Any,
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
-    from .stopping import Parent, survive_sigusr1
+    from .stopping import Parent, Supervised, survive_sigusr1
 
     survive_sigusr1()
-    parent = None if parent_fd is None else Parent(parent_fd)
+    parent = None if parent_fd is None else Parent(parent_fd, output_fds)
     wanted = names(modules)
     if not wanted:
         fail(
@@ -93,19 +100,24 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
         threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
-            *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
-            *(["--no-background"] if no_background else []),
-            *(["--verbose"] if _verbose() else []),
+            *("-c", str(slots), *threads_given, *(["--no-background"] if no_background else [])),
             *asked.arguments(),
         ]
-        return _with_children(settings, arguments, wanted, processes, asked)
+        from .fleet_up import Output
+
+        output = Output(log_format, log_level, verbose_wanted())
+        return _with_children(settings, arguments, wanted, asked, (processes, output))
     _set_up_logs(log_format, settings)
-    modules = import_modules(wanted, verbose=_verbose())
+    modules = import_modules(wanted, verbose=verbose_wanted())
+    import msgspec
+
     from .serving import stay, work
 
     plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background, **asked.plan())
+    plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
-    return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
+    supervised = Supervised(parent, ready_fd)
+    return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=log_format == "json"))
 
 
 @click.command(
@@ -132,16 +144,17 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
 
 
 def _with_children(
-    settings: Settings, arguments: list[str], modules: list[str], processes: int, asked: Switches
+    settings: Settings, arguments: list[str], modules: list[str], asked: Switches, many: tuple[int, Output]
 ) -> int:
+    processes, output = many
     if asked.reload:
         from .reloading import reload_worker
 
-        many = ["--processes", str(processes)] if processes > 1 else []
-        return run(reload_worker([*arguments, *many], modules))
-    from .processes import supervise
+        several = ["--processes", str(processes)] if processes > 1 else []
+        return run(reload_worker([*arguments, *output.arguments(), *several], modules))
+    from .fleet_up import supervise
 
-    return run(supervise(settings, arguments, processes, once=asked.burst))
+    return run(supervise(settings, arguments, processes, output, once=asked.burst))
 
 
 def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
@@ -170,10 +183,11 @@ def _settings(log_level: str | None) -> Settings:
 def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
     from ..logs import set_up
 
-    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=_verbose())
+    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=verbose_wanted())
 
 
-def _verbose() -> bool:
+def verbose_wanted() -> bool:
+    """Whether -v was given."""
     root = click.get_current_context().find_root().command
     return isinstance(root, Program) and root.verbose
 

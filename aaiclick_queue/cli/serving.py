@@ -24,13 +24,13 @@ from ..streams import Streams
 from ..worker import Plan, Worker
 from .banner import background_banner, postgres_facts, worker_banner
 from .program import echo
-from .stopping import Parent, told_by_signals
+from .stopping import Supervised, told_by_signals
 
 log = logging.getLogger("aaiclick_queue.background")
 
 
 async def work(
-    settings: Settings, plan: Plan, parent: Parent | None, *, banner_processes: int, every_line: bool
+    settings: Settings, plan: Plan, supervised: Supervised, *, banner_processes: int, every_line: bool
 ) -> int:
     """Be a worker until told to stop; returns how many threads still run user code then."""
     facts = await postgres_facts(settings)
@@ -40,11 +40,13 @@ async def work(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     worker = Worker(settings, plan, report=Report(lines_a_second=None if every_line else LINES_A_SECOND))
-    if parent is not None:
+    if supervised.parent is not None:
         loop = asyncio.get_running_loop()
-        parent.when_gone(lambda: loop.call_soon_threadsafe(lambda: worker.stop(now=True)))
+        supervised.parent.when_gone(lambda: loop.call_soon_threadsafe(lambda: worker.stop(now=True)))
+    telling = asyncio.create_task(supervised.tell(worker.started))
     with told_by_signals(lambda now: worker.stop(now=now)), stacks_on_signal(worker.stacks):
         await worker.run()
+    telling.cancel()
     return worker.slots.stuck_threads
 
 

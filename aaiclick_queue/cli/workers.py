@@ -115,7 +115,7 @@ async def _find(db: Database, text: str) -> WorkerView:
 def _table(views: Sequence[WorkerView]) -> str:
     if not views:
         return "no worker has been here in the last hour"
-    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "QUEUES"]
+    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "FLEET", "QUEUES"]
     return table(headers, [_row(view) for view in views])
 
 
@@ -132,5 +132,6 @@ def _row(view: WorkerView) -> list[object]:
         Right(f"{view.completed:,}"),
         Right(f"{view.failed:,}"),
         view.version,
+        view.fleet or "–",
         ",".join(view.queues),
     ]

@@ -13,8 +13,8 @@ import msgspec
 from ..schema import Transaction
 
 REGISTER_WORKER = """
-INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues)
-VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7)
+INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues, fleet)
+VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7, $8)
 """
 # A worker that was marked LOST stays it: the row is not found, and the worker comes back as a new incarnation.
 BEAT = """
@@ -68,6 +68,7 @@ class Identity(msgspec.Struct, frozen=True):
     hostname: str
     version: str
     queues: tuple[str, ...]
+    fleet: str | None = None
 
 
 async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -> None:
@@ -81,6 +82,7 @@ async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -
         worker.hostname,
         worker.version,
         list(worker.queues),
+        worker.fleet,
     )
 
 
