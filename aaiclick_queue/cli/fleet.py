@@ -53,7 +53,12 @@ def up(file: Path, name: str | None, log_format: Literal["pretty", "json"], log_
     return FAILED if run(keep(settings, file, name, output)) else DONE
 
 
-@fleet.command()
+@fleet.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue fleet status
+  aaiclick-queue fleet status --json | jq .groups""",
+)
 @name_option
 @json_option
 def status(name: str | None, as_json: bool) -> int:
@@ -87,7 +92,11 @@ def scale(sizes: tuple[str, ...], name: str | None) -> None:
     echo("until the next reload or start of the fleet: `count` in its file is for good", err=True)
 
 
-@fleet.command()
+@fleet.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue fleet reload""",
+)
 @name_option
 def reload(name: str | None) -> int:
     """Read the file again and replace every process: the new one takes tasks before the old one stops.
@@ -102,7 +111,12 @@ def reload(name: str | None) -> int:
     return DONE if answer.ok else FAILED
 
 
-@fleet.command()
+@fleet.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue fleet down
+  aaiclick-queue fleet down --now""",
+)
 @click.option("--now", is_flag=True, help="Hand back what runs, instead of finishing it.")
 @name_option
 def down(name: str | None, now: bool) -> None:
