@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     )
     from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .injection import Inject, injected
+    from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .resources import on_shutdown, on_startup, resource
     from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
@@ -64,6 +67,9 @@ _HOMES = {
     ),
     "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "injection": ("Inject", "injected"),
+    "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "resources": ("on_shutdown", "on_startup", "resource"),
     "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
@@ -77,13 +83,18 @@ __all__ = [
     "Client",
     "DuplicateTask",
     "EndedTask",
+    "Enqueuing",
     "Fail",
     "Handle",
+    "Inject",
     "LeaseLost",
+    "Middleware",
     "Plan",
+    "Proceed",
     "QueueError",
     "QueueFull",
     "Retry",
+    "Running",
     "Settings",
     "Snooze",
     "Status",
@@ -97,7 +108,12 @@ __all__ = [
     "enqueue",
     "gather",
     "handle",
+    "injected",
+    "on_shutdown",
+    "on_startup",
+    "resource",
     "task",
+    "use",
 ]
 
 

@@ -20,9 +20,10 @@ import msgspec
 
 from .client import settings_here
 from .context import Services
-from .errors import QueueError
+from .errors import QueueError, StartupFailed
 from .flow.claim import Claimed
-from .flow.execute import Run
+from .flow.execute import Run, decide
+from .lifespan import Lifespan
 from .outcome import Error, Failed, Lost, Outcome
 from .postgres import Database
 from .settings import Settings
@@ -127,12 +128,16 @@ async def _child(order: Order) -> Answer:
     definition = registry.get(order.claimed.entrypoint)
     if definition is None:
         raise QueueError(f"{', '.join(order.modules)} do not register {order.claimed.entrypoint}")
-    async with Database(settings, size=1, flow=True, dsn=order.dsn) as db:
+    async with Database(settings, size=1, flow=True, dsn=order.dsn) as db, Lifespan(settings) as lifespan:
         claimed = msgspec.structs.replace(order.claimed, lost_count=0)  # it is alone already
         run = Run(claimed, definition, settings, order.worker_id)
+        try:
+            await lifespan.begin(definition)
+        except StartupFailed as error:
+            return Answer(decide(error, run))
         ended: asyncio.Future[Outcome | None] = asyncio.get_running_loop().create_future()
         slots = Slots(size=1, threads=1, ended=lambda _, outcome: ended.set_result(outcome))
-        slots.serve(Services(settings, db, order.dsn, slots.rearm))
+        slots.serve(Services(settings, db, order.dsn, slots.rearm, lifespan=lifespan, is_child=True))
         slots.start([run])
         while not ended.done():
             await asyncio.wait([ended], timeout=0.25)

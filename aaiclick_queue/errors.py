@@ -6,6 +6,8 @@ QueueError
 ├── FleetBusy                a fleet of that name runs already; carries its pid
 ├── NoFleet                  no fleet of that name runs here
 ├── BadTask                  a decorator or an option that cannot work
+│   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
+├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
 ├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
 ├── ResultDoesNotEncode      a result that JSON cannot carry (also TypeError)
 ├── PayloadTooLarge          arguments beyond PAYLOAD_MAX_BYTES (also ValueError)
@@ -64,6 +66,14 @@ class NoFleet(QueueError, LookupError):
 
 class BadTask(QueueError, TypeError):
     """A task definition or an option that cannot work."""
+
+
+class BadResource(BadTask):
+    """A resource that is asked for and not there, that two functions give, or that needs itself."""
+
+
+class StartupFailed(QueueError):
+    """A resource could not be opened, or an on_startup function raised; the cause is its `__cause__`."""
 
 
 class ArgumentsDoNotFit(QueueError, ValueError):

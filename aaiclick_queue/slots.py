@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -13,8 +14,10 @@ from functools import partial
 from typing import Any
 
 from .alone import ALONE_FROM, run_alone
+from .around import Call, execute_through
 from .context import Services, enter, running
 from .flow.execute import RELEASED, Run, Stop, call_plainly, decide, execute, timed_out
+from .middleware import Part, around_execute, installed
 from .outcome import Outcome
 
 CLAIM_LIMIT = 500
@@ -45,6 +48,7 @@ class Slots:
         self._in_threads = 0
         self._waiting: deque[Run] = deque()
         self._waiting_for_thread: deque[Run] = deque()
+        self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._thread_share = thread_share
         self._prefetch = prefetch
@@ -80,6 +84,14 @@ class Slots:
         waiting = len(self._waiting) + len(self._waiting_for_thread)
         ahead = self._finished_recently() if self._prefetch else 0
         return max(0, min(base + ahead - waiting, CLAIM_LIMIT))
+
+    def taken(self, queue: str) -> int:
+        """Runs of this queue that are here, also those that were given up while their thread goes on."""
+        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
+
+    def in_threads(self) -> list[Run]:
+        """Runs whose thread is in user code."""
+        return list(self._threads)
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
@@ -193,7 +205,10 @@ class Slots:
         run.started = time.monotonic()
         outcome: Outcome | None = None
         try:
-            outcome = await self._outcome_of(run, self._services)
+            if installed or self._services.middleware:
+                outcome = await self._outcome_through(run, self._services)
+            else:
+                outcome = await self._outcome_of(run, self._services)
         except BaseException as error:  # ours, or one that no task should raise: a slot and a lease hang on it
             outcome = run.stop.outcome if run.stop else decide(_as_exception(error), run)
             if isinstance(error, KeyboardInterrupt):
@@ -210,7 +225,14 @@ class Slots:
             self._fill()
             self.freed.set()
 
-    async def _outcome_of(self, run: Run, services: Services) -> Outcome | None:
+    async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
+        part: Part = "child" if services.is_child else "worker" if run.claimed.lost_count >= ALONE_FROM else "whole"
+        chain = around_execute(services.middleware, part)
+        return await execute_through(chain, run, lambda watched: self._outcome_of(run, services, watched))
+
+    async def _outcome_of(
+        self, run: Run, services: Services, watched: Callable[[Call], Call] | None = None
+    ) -> Outcome | None:
         if run.stop is not None:
             return run.stop.outcome
         if run.claimed.lost_count >= ALONE_FROM:
@@ -218,19 +240,24 @@ class Slots:
                 return await run_alone(run, services)  # its process keeps the time
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
-        return await execute(run, _call if run.definition.is_async else self._call_in_thread)
+        call: Call = _call if run.definition.is_async else self._call_in_thread
+        if services.lifespan is not None and run.definition.signature.injects:
+            call = services.lifespan.injecting(run.definition, call)
+        return await execute(run, watched(call) if watched else call)
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()
-        call = partial(copy_context().run, call_plainly, function, kwargs)
+        call = partial(copy_context().run, _in_thread, run, function, kwargs)
         future = asyncio.get_running_loop().run_in_executor(self._executor, call)
         run.in_thread = True
-        future.add_done_callback(self._thread_done)
+        self._threads.add(run)
+        future.add_done_callback(partial(self._thread_done, run))
         # Shielded: a thread cannot be stopped, and its slot stays taken until it ends.
         return await asyncio.shield(future)
 
-    def _thread_done(self, future: asyncio.Future[Any]) -> None:
+    def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
         self._in_threads -= 1
+        self._threads.discard(run)
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
         self._fill()
@@ -257,6 +284,11 @@ class Slots:
         while self._recent and self._recent[0][0] < limit:
             self._recently -= self._recent.popleft()[1]
         return self._recently
+
+
+def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    run.thread_id = threading.get_ident()
+    return call_plainly(function, kwargs)
 
 
 def _as_exception(error: BaseException) -> Exception:

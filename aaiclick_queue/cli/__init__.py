@@ -12,6 +12,7 @@ from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
+from .top import top
 from .workers import workers
 
 __all__ = ["main"]
@@ -26,7 +27,7 @@ Examples:
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
   aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
-  aaiclick-queue queue list --watch          what waits, what runs
+  aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
 \b
@@ -40,5 +41,5 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, fleet, background, queue, task, workers, prune, doctor, config, completion):
+for command in (demo, migrate, worker, fleet, background, top, queue, task, workers, prune, doctor, config, completion):
     main.add_command(command)

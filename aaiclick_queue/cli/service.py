@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from .completing import served_queues
 from .output import run
 from .program import USAGE, Program, colour, fail, verbose_option
+from .switches import Switches, read_switches, switches
 
 if TYPE_CHECKING:
     from ..settings import Settings
     from ..worker import Plan
+    from .fleet_up import Output
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 WEIGHT_LIMIT = 1000
@@ -31,15 +34,19 @@ Examples:
   aaiclick-queue worker -A tasks                        tasks.py in this folder, queue `default`
   aaiclick-queue worker -A shop.mail,shop.reports -Q mail:3,default -c 200
   aaiclick-queue worker -A shop -Q '*' --processes 4 --log-format json
+  aaiclick-queue worker -A shop -Q reports,mail --limit reports=2
+  aaiclick-queue worker -A tasks --reload               at the desk: each save starts it anew
+  aaiclick-queue worker -A tasks --burst                run what waits, then end
 
 \b
-Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.""",
+Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.
+SIGUSR1 prints where every thread and task is.""",
 )
 @click.option(
     "-A", "modules", multiple=True, metavar="MODULE[,MODULE]", help="Modules, or files, with tasks; they alone can run."
 )
 @click.option(
-    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'",
+    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'", shell_complete=served_queues,
     help="Queues, with weights if wanted; `default` unless given, '*' for all.",
 )  # fmt: skip
 @click.option("-c", "slots", type=click.IntRange(1, 10_000), default=100, help="Async tasks at a time, a process.")
@@ -47,6 +54,7 @@ Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it bac
     "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
 )
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
+@switches
 @click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
 @log_format_option
 @log_level_option
@@ -70,11 +78,13 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     output_fds: tuple[int, ...],
     fleet_group: str | None,
     banner_processes: int | None,
+    **given: Any,
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
-    from .stopping import Parent, Supervised
+    from .stopping import Parent, Supervised, survive_sigusr1
 
+    survive_sigusr1()
     parent = None if parent_fd is None else Parent(parent_fd, output_fds)
     wanted = names(modules)
     if not wanted:
@@ -84,30 +94,37 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
             code=USAGE,
         )
     weights = parse_queues(queues)
+    asked = read_switches(given, weights)
     settings = _settings(log_level)
-    if processes > 1:
+    if processes > 1 or asked.reload:
         threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
             *("-c", str(slots), *threads_given, *(["--no-background"] if no_background else [])),
+            *asked.arguments(),
         ]
-        from .fleet_up import Output, supervise
+        from .fleet_up import Output
 
-        return run(supervise(settings, arguments, processes, Output(log_format, log_level, verbose_wanted())))
+        output = Output(log_format, log_level, verbose_wanted())
+        return _with_children(settings, arguments, wanted, asked, (processes, output))
     _set_up_logs(log_format, settings)
     modules = import_modules(wanted, verbose=verbose_wanted())
     import msgspec
 
     from .serving import stay, work
 
-    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background, **asked.plan())
     plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
     supervised = Supervised(parent, ready_fd)
     return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=log_format == "json"))
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue background --log-format json     beside workers with --no-background""",
+)
 @log_format_option
 @log_level_option
 @verbose_option
@@ -116,11 +133,28 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
 
     Every worker runs them as well, unless it was started with --no-background.
     """
+    from .stopping import survive_sigusr1
+
+    survive_sigusr1()
     settings = _settings(log_level)
     _set_up_logs(log_format, settings)
     from .serving import loops, stay
 
     return stay(loops(settings, banner=log_format == "pretty"))
+
+
+def _with_children(
+    settings: Settings, arguments: list[str], modules: list[str], asked: Switches, many: tuple[int, Output]
+) -> int:
+    processes, output = many
+    if asked.reload:
+        from .reloading import reload_worker
+
+        several = ["--processes", str(processes)] if processes > 1 else []
+        return run(reload_worker([*arguments, *output.arguments(), *several], modules))
+    from .fleet_up import supervise
+
+    return run(supervise(settings, arguments, processes, output, once=asked.burst))
 
 
 def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
@@ -158,12 +192,10 @@ def verbose_wanted() -> bool:
     return isinstance(root, Program) and root.verbose
 
 
-def _plan(
-    queues: dict[str, int], modules: tuple[str, ...], *, slots: int, threads: int | None, background: bool
-) -> Plan:
+def _plan(queues: dict[str, int], modules: tuple[str, ...], *, threads: int | None, **more: Any) -> Plan:
     import msgspec
 
     from ..worker import Plan
 
-    plan = Plan(queues=queues, slots=slots, background=background, modules=modules)
+    plan = Plan(queues=queues, modules=modules, **more)
     return plan if threads is None else msgspec.structs.replace(plan, threads=threads)

@@ -13,6 +13,12 @@ from types import FrameType
 ORPHAN_SECONDS = 4.0  # nothing of us is left five seconds after our parent's end
 
 
+def survive_sigusr1() -> None:
+    """Until there is something to show, SIGUSR1 does nothing; by default it would end the process."""
+    # Not SIG_IGN, which programs that a task starts would inherit.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+
+
 @contextmanager
 def told_by_signals(stop: Callable[[bool], None]) -> Iterator[None]:
     """SIGTERM and SIGINT: the first calls `stop(False)`, the second `stop(True)`, the third ends the process."""

@@ -28,6 +28,7 @@ class Definition(Protocol):
     """What running needs to know of a task's code."""
 
     function: Callable[..., Any]
+    entrypoint: str
     signature: Signature
     is_async: bool
     heartbeat_timeout: float | None
@@ -51,6 +52,7 @@ class Run:
         "started",
         "stop",
         "taken",
+        "thread_id",
         "timeout",
         "timer",
         "worker_id",
@@ -71,6 +73,7 @@ class Run:
         self.committing = False  # inside the commit of current().transaction(): must not be disturbed
         self.committed = False  # ended by current().transaction(): nothing more is recorded
         self.in_thread = False  # uses a thread, whose slot is free when the thread is
+        self.thread_id = 0
         self.asyncio_task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None
