@@ -130,5 +130,7 @@ class Member:
     def _told_ready(self, end: int) -> None:
         if os.read(end, 1):
             self.ready.set()
+            if self.signals:
+                self.send(signal.SIGTERM)  # the first may have got lost in a process that was still starting
         asyncio.get_running_loop().remove_reader(end)
         os.close(end)

@@ -17,6 +17,7 @@ from .patience import EARLY_EXITS, PERMANENT, Exit, Patience
 
 log = logging.getLogger("aaiclick_queue.fleet")
 
+START_SECONDS = 20.0  # for a process that is not wanted any more before it has taken a task
 TURN_SECONDS = 15.0  # a process that starts slowly keeps the others waiting no longer than this
 
 
@@ -139,8 +140,10 @@ class Place:
             if self._left.is_set():
                 self._push()
             await asyncio.wait([ending, ready], timeout=TURN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait([ending, ready], return_when=asyncio.FIRST_COMPLETED)
+        left = asyncio.ensure_future(self._left.wait())
+        await asyncio.wait([ending, ready, left], return_when=asyncio.FIRST_COMPLETED)
         ready.cancel()
+        left.cancel()
         self.changed.set()
         try:
             return await self._until_gone(ending)
@@ -171,11 +174,22 @@ class Place:
         left = asyncio.ensure_future(self._left.wait())
         await asyncio.wait([ending, left], return_when=asyncio.FIRST_COMPLETED)
         left.cancel()
+        if self.member is not None and not self.member.ready.is_set():
+            await self._stop_starting(self.member, ending)
         done, _ = await asyncio.wait([ending], timeout=self.command.drain_seconds)
         if not done and self.member is not None:
             log.error("%s (pid %d) did not end in time: killing it", self.name, self.member.pid)
             self.member.kill()
         return await ending
+
+    async def _stop_starting(self, member: Member, ending: asyncio.Task[Exit]) -> None:
+        """Until it is gone or takes tasks after all, and so was told once more; who does neither is killed."""
+        ready = asyncio.ensure_future(member.ready.wait())
+        done, _ = await asyncio.wait([ending, ready], timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        if not done:
+            log.warning("%s (pid %d) did not end while it started: killing it", self.name, member.pid)
+            member.kill()
 
     async def _pause(self, seconds: float) -> None:
         self.next_start_at = time.monotonic() + seconds

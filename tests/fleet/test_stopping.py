@@ -80,6 +80,32 @@ def test_the_third_signal_kills(settings: Settings) -> None:
         assert not fleet.left_over()
 
 
+DEAF = """
+import pathlib, signal, time
+from aaiclick_queue import task
+signal.signal(signal.SIGTERM, lambda *_: None)
+folder = pathlib.Path(__file__).parent
+(folder / "importing").touch()
+while not (folder / "go-on").exists():
+    time.sleep(0.02)
+@task
+def buy(): ...
+"""
+
+
+def test_a_process_that_missed_its_signal_while_it_started_is_told_again(settings: Settings) -> None:
+    with trial(settings, SLOW) as fleet:
+        (fleet.folder / "deaf.py").write_text(DEAF)
+        fleet.write(SLOW + f'\n[groups.deaf]\nmodules = ["{fleet.folder / "deaf.py"}"]\n')
+        fleet.up()
+        fleet.wait_for((fleet.folder / "importing").exists)
+        assert fleet.cli("scale", "deaf=0")[0] == 0
+        assert fleet.sizes()["deaf"] == ("STOPPING", 0, 0)
+        (fleet.folder / "go-on").touch()
+        fleet.wait_for(lambda: fleet.running(slow=2, deaf=0))
+        fleet.down()
+
+
 def test_a_fleet_ends_with_its_terminal(settings: Settings) -> None:
     with trial(settings, SLOW) as fleet:
         pid, terminal = pty.fork()
