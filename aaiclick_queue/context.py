@@ -42,6 +42,7 @@ class Services:
         rearm: Callable[[Run], None],
         *,
         made_ready: Callable[[], None] = kick_claimers,
+        committing: Callable[[Run], None] = lambda _: None,
         modules: Sequence[str] = (),
     ) -> None:
         self.settings = settings
@@ -49,6 +50,7 @@ class Services:
         self.dsn = dsn
         self.rearm = rearm
         self.made_ready = made_ready
+        self.committing = committing
         self.modules = modules
         self.loop = asyncio.get_running_loop()
         self._ids: IdSource | None = None

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from . import __version__
+from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
@@ -34,11 +35,12 @@ from .listener import Listener
 from .local import database_url
 from .migrate import require_head
 from .outcome import Ended, Failed, Later, Outcome, Released, Succeeded
+from .pool import Recycling
 from .postgres import Database
 from .pulse import Pulse
 from .report import Report
 from .settings import Settings
-from .slots import Slots
+from .slots import Slots, kind_of
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
@@ -51,13 +53,16 @@ TICK_SECONDS = 0.25
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with their weights, slots, threads, background loops."""
+    """How a worker was asked to work: queues with their weights, slots of each kind, background loops."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
     slots: int = 100
     threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
     background: bool = True
-    modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
+    modules: tuple[str, ...] = ()  # what children import before their first task; else the task's own module
+    children: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
+    max_tasks_per_child: int = 1000
+    max_memory_per_child: int = 300  # megabytes
 
 
 class Worker:
@@ -76,12 +81,13 @@ class Worker:
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
-        kinds = [task.is_async for task in registry.values()]
-        share = 1 - sum(kinds) / len(kinds) if kinds else 0.0
+        kinds = Counter(kind_of(task) for task in registry.values())
+        recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
             size=self.plan.slots,
             threads=self.plan.threads,
-            thread_share=share,
+            children=Children(self.plan.children, recycling),
+            shares={kind: count / kinds.total() for kind, count in kinds.items()} or None,
             prefetch=settings.prefetch,
             ended=self._run_ended,
         )
@@ -126,7 +132,7 @@ class Worker:
                 await self._work()
             finally:
                 self._pulse.stop()
-                self.slots.close()
+                await self.slots.close()
                 if self._streams is not None:
                     await self._streams.close()
                 await self._close_engines()
@@ -147,6 +153,8 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+            if self.plan.modules and any(kind_of(task) == "process" for task in registry.values()):
+                self.slots.children.warm()  # without modules they would have nothing to preload
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
