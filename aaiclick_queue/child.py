@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -145,7 +146,8 @@ class Child:
         # A thread, because a task may keep the event loop; no events wanted: only the other side's end is reported.
         poll = select.poll()
         poll.register(link, 0)
-        poll.poll()
+        while not poll.poll(1000):  # not for ever: a poll keeps a socket open that a task has closed
+            pass
         if self._run is None:
             time.sleep(LEAVE_SECONDS)  # serve() has seen it too, and closes what is open
         os._exit(1)
@@ -234,11 +236,17 @@ def main() -> None:
     settings = _set_up(begin)
     answer = load(first.modules)
     link.sendall(frame(answer))
-    if isinstance(answer, Loaded):
-        gc.freeze()
-        asyncio.run(Child(begin, settings).serve(link))
-    _flush()
-    os._exit(0)  # a thread that did not stop must not keep us
+    code = 1
+    try:
+        if isinstance(answer, Loaded):
+            gc.freeze()
+            asyncio.run(Child(begin, settings).serve(link))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush()
+        os._exit(code)  # a thread that did not stop must not keep us
 
 
 if __name__ == "__main__":

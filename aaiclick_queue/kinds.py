@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal
 
 from .flow.execute import Run
 
 KindName = Literal["async", "thread", "process"]
 RECENT_SECONDS = 0.1
-A_FEW = 8  # runs that may wait for a slot of a full kind: what is behind them in line may be of another
+A_FEW = 16  # runs that may wait for a slot of a full kind: what is behind them in line may be of another
 RARE = 0.05  # a smaller share of what is claimed does not count
+QUEUES_KNOWN = 100
 
 
 class Kind:
@@ -61,22 +63,44 @@ class Kind:
         return self._recently
 
 
-def room_of(kinds: Iterable[Kind], *, most: int, prefetch: bool) -> int:
+class Mix:
+    """Which kinds each queue was seen to bring, for the queues that were seen last."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, dict[Kind, float]] = {}
+
+    def met(self, queue: str, kinds: Mapping[Kind, int]) -> None:
+        """A claim gave these of that queue."""
+        total = sum(kinds.values())
+        now = {kind: count / total for kind, count in kinds.items()}
+        before = self._shares.pop(queue, now)
+        self._shares[queue] = {
+            kind: 0.7 * before.get(kind, 0.0) + 0.3 * now.get(kind, 0.0) for kind in before.keys() | now.keys()
+        }
+        if len(self._shares) > QUEUES_KNOWN:
+            del self._shares[next(iter(self._shares))]
+
+    def some_without(self, kind: Kind, *, resting: AbstractSet[str]) -> bool:
+        """Whether queues are known beside those at rest, and none of them brings that kind."""
+        others = [shares.get(kind, 0.0) for queue, shares in self._shares.items() if queue not in resting]
+        return bool(others) and max(others) <= RARE
+
+
+def room_of(kinds: Sequence[Kind], mix: Mix, *, most: int, prefetch: bool) -> int:
     """How many runs may be claimed so that each kind, by its share, has room for what comes of it.
 
-    A full kind lets a few wait for it; then its queues are left alone, and the others' room is what counts.
+    A full kind lets a few wait for it. Then the queues that brought them are left alone, and the others go on if they
+    bring other kinds.
     """
     opened = {kind: kind.open(prefetch=prefetch) for kind in kinds}
     if not any(opened.values()):
         return 0
-    room, others = float(most), 0
+    crowded = [kind for kind in kinds if kind.is_crowded(prefetch=prefetch)]
+    resting = {run.claimed.queue for kind in crowded for run in kind.waiting}
+    if not all(mix.some_without(kind, resting=resting) for kind in crowded):
+        return 0
+    room = float(sum(opened.values()) if crowded else most)
     for kind, free in opened.items():
-        if kind.share <= RARE:
-            continue
-        others += free
-        waited_for = max(0, kind.may_wait - len(kind.waiting))
-        if free or waited_for:  # else it is crowded
-            room = min(room, (free or waited_for) / kind.share)
-    if any(kind.is_crowded(prefetch=prefetch) for kind in opened):
-        return min(int(room), others)
-    return max(1, int(room))
+        if kind.share > RARE and kind not in crowded:
+            room = min(room, (free or kind.may_wait - len(kind.waiting)) / kind.share)
+    return max(1, min(int(room), most))

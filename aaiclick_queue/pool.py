@@ -69,6 +69,7 @@ class Pool:
     async def close(self) -> None:
         """End every child."""
         self._closed = True
+        self._idle.clear()
         for waiter in self._waiting:
             waiter.cancel()
         while self._tasks:
@@ -98,6 +99,7 @@ class Pool:
         while self._idle:
             if (child := self._idle.pop()).is_alive:
                 return child
+            self._dismiss(child)
         self._refuse_while_broken()
         waiter: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)

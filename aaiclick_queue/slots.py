@@ -14,7 +14,7 @@ from typing import Any
 from .children import ALONE_FROM, Children
 from .context import Services, enter, running
 from .flow.execute import RELEASED, Definition, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
-from .kinds import Kind, KindName, room_of
+from .kinds import Kind, KindName, Mix, room_of
 from .outcome import Outcome
 
 CLAIM_LIMIT = 500
@@ -44,6 +44,7 @@ class Slots:
         self._thread = Kind("thread", threads, share=share.get("thread", 0.0))
         self._process = Kind("process", self.children.size, share=share.get("process", 0.0))
         self._kinds = (self._async, self._thread, self._process)
+        self._mix = Mix()
         self._ended = ended
         self._stopped = stopped
         self._services: Services | None = None
@@ -69,7 +70,7 @@ class Slots:
 
     def room(self) -> int:
         """How many more runs may be claimed, when the crowded queues are left alone."""
-        return room_of(self._kinds, most=CLAIM_LIMIT, prefetch=self._prefetch)
+        return room_of(self._kinds, self._mix, most=CLAIM_LIMIT, prefetch=self._prefetch)
 
     def crowded(self) -> frozenset[str]:
         """Queues of the runs that wait for a kind which is full: more of them would find no room either."""
@@ -82,7 +83,7 @@ class Slots:
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
-        met: Counter[Kind] = Counter()
+        met: dict[str, Counter[Kind]] = {}
         for run in runs:
             older = self.held.get(run.claimed.task_id)
             if older is not None:  # claimed again, so it had lost its lease; no heartbeat will ask for it any more
@@ -90,10 +91,12 @@ class Slots:
             self.held[run.claimed.task_id] = run
             run.kind = kind = self._kind_of(run)
             kind.waiting.append(run)
-            met[kind] += 1
-        if total := met.total():
+            met.setdefault(run.claimed.queue, Counter())[kind] += 1
+        for queue, kinds in met.items():
+            self._mix.met(queue, kinds)
+        if total := sum(kinds.total() for kinds in met.values()):
             for kind in self._kinds:
-                kind.met(met[kind], of=total)
+                kind.met(sum(kinds[kind] for kinds in met.values()), of=total)
         self._fill()
 
     def release_unstarted(self, *, older_seconds: float = UNSTARTED_SECONDS) -> None:

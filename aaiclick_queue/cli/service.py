@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -46,6 +47,17 @@ Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it bac
 @click.option(
     "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
 )
+@click.option(
+    "--children", type=click.IntRange(1, 1000),
+    help="Tasks with isolation='process' at a time, a process; as many as cores unless given.",
+)  # fmt: skip
+@click.option(
+    "--max-tasks-per-child", type=click.IntRange(1), default=1000, help="A child is replaced after so many tasks."
+)
+@click.option(
+    "--max-memory-per-child", type=click.IntRange(1), default=300, metavar="MB",
+    help="A child that uses more than this after a task is replaced.",
+)  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
 @click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
 @log_format_option
@@ -58,6 +70,9 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     queues: tuple[str, ...],
     slots: int,
     threads: int | None,
+    children: int | None,
+    max_tasks_per_child: int,
+    max_memory_per_child: int,
     processes: int,
     no_background: bool,
     log_format: Literal["pretty", "json"],
@@ -79,11 +94,18 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
         )
     weights = parse_queues(queues)
     settings = _settings(log_level)
+    numbers = {
+        "slots": slots,
+        "threads": threads,
+        "children": children,
+        "max_tasks_per_child": max_tasks_per_child,
+        "max_memory_per_child": max_memory_per_child,
+    }
+    given = {name: number for name, number in numbers.items() if number is not None}
     if processes > 1:
-        threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
-            *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
+            *("--log-format", log_format, "--log-level", settings.log_level, *_options(given)),
             *(["--no-background"] if no_background else []),
             *(["--verbose"] if _verbose() else []),
         ]
@@ -94,7 +116,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     modules = import_modules(wanted, verbose=_verbose())
     from .serving import stay, work
 
-    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    plan = _plan(weights, modules, given, background=not no_background)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
     return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
 
@@ -149,12 +171,12 @@ def _verbose() -> bool:
     return isinstance(root, Program) and root.verbose
 
 
-def _plan(
-    queues: dict[str, int], modules: tuple[str, ...], *, slots: int, threads: int | None, background: bool
-) -> Plan:
-    import msgspec
+def _options(numbers: Mapping[str, int]) -> list[str]:
+    names = {name: "-c" if name == "slots" else "--" + name.replace("_", "-") for name in numbers}
+    return [word for name, number in numbers.items() for word in (names[name], str(number))]
 
+
+def _plan(queues: dict[str, int], modules: tuple[str, ...], numbers: Mapping[str, int], *, background: bool) -> Plan:
     from ..worker import Plan
 
-    plan = Plan(queues=queues, slots=slots, background=background, modules=modules)
-    return plan if threads is None else msgspec.structs.replace(plan, threads=threads)
+    return Plan(queues=queues, background=background, modules=modules, **numbers)
