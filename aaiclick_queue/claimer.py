@@ -38,6 +38,9 @@ class Claiming(Protocol):
     def unanswered(self) -> None:
         """A claim may have happened without our knowing."""
 
+    def found_nothing(self) -> None:
+        """There was a wake-up and nothing to claim: what was enqueued may be held."""
+
 
 class Claimer:
     """The one claimer of a process."""
@@ -76,6 +79,7 @@ class Claimer:
         failures = 0
         try:
             while not self._stopped:
+                kicked = self._kicked.is_set()
                 self._kicked.clear()
                 try:
                     found, full = await self._claim()
@@ -89,6 +93,8 @@ class Claimer:
                     failures += 1
                     await asyncio.sleep(min(1.0, 0.05 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.5))
                     continue
+                if kicked and not found:
+                    self._worker.found_nothing()
                 if not full and not self._stopped:
                     await self._wait(found)
         finally:

@@ -7,6 +7,7 @@ its loop. Synchronous code uses the one of the portal's loop.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -15,11 +16,12 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from .callers import caller_transaction, is_sync, on_commit, run_sync
-from .errors import PostgresUnavailable, StreamsDown
+from .errors import PostgresUnavailable, QueueFull, StreamsDown
 from .flow.cancel import cancel
 from .flow.dedupe import Key, enqueue_keyed
 from .flow.enqueue import NewTask, Spec, Told, Written, id_source, insert_again, insert_tasks, written_before
 from .flow.kick import kick_claimers
+from .flow.limits import queue_is_full
 from .flow.reaper import ensure_partitions
 from .flow.relay import publish_own
 from .gather import Gatherer
@@ -38,6 +40,8 @@ T = TypeVar("T")
 
 BULK = 1000  # rows of one statement
 RETRY_SECONDS = 0.1
+FULL_SECONDS = 0.05
+FULL_LONGEST_SECONDS = 1.0
 
 
 class Client:
@@ -95,11 +99,32 @@ class Client:
         self._db = self._streams = self._loop = None
 
     async def write(
-        self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None = None, connection: Any = None
+        self,
+        spec: Spec,
+        tasks: Sequence[NewTask],
+        *,
+        key: Key | None = None,
+        connection: Any = None,
+        wait: bool = False,
     ) -> list[int]:
-        """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own."""
+        """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own.
+
+        `wait` until the queue has room, instead of raising QueueFull.
+        """
         if connection is not None:
             return await self._write_for_caller(spec, tasks, key, connection)
+        pause = FULL_SECONDS
+        while True:
+            try:
+                return await self._write_ours(spec, tasks, key)
+            except QueueFull as full:
+                await queue_is_full(await self.database(), spec.queue)
+                if not wait or len(tasks) > full.max_depth:
+                    raise
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 1.5, FULL_LONGEST_SECONDS)
+
+    async def _write_ours(self, spec: Spec, tasks: Sequence[NewTask], key: Key | None) -> list[int]:
         if key is None and len(tasks) == 1:
             return [await self._gatherer.add(spec, tasks[0])]
         ids = await self._take_ids(1 if key else len(tasks))
@@ -160,7 +185,7 @@ class Client:
 
         try:
             written = await self._commit(insert, one_statement=len(groups) == 1)
-        except DATA_ERRORS:
+        except (*DATA_ERRORS, QueueFull):
             await self._write_one_by_one(groups)
             return
         self._wake([told for one in written.values() for told in one.told])
@@ -210,7 +235,8 @@ class Client:
         whole = Written([], [])
         for start in range(0, len(tasks), BULK):
             some, mine = tasks[start : start + BULK], list(ids[start : start + BULK])
-            written = await insert_tasks(tx, spec, some, mine)
+            # Room for all of them or for none; a repeated try may meet its own rows.
+            written = await insert_tasks(tx, spec, some, mine, room_for=0 if start or again else len(tasks))
             missing = set(mine) - set(written.ids)
             if missing and again:
                 missing -= await written_before(tx, spec, missing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .flow.place import in_line
 from .postgres import Database
 
 LIMIT = 1000  # a check counts at most so many: enough to know
@@ -33,10 +34,10 @@ class Check(msgspec.Struct, frozen=True):
 
 
 _PLACES = """(SELECT task_id FROM aaiclick_queue.ready UNION ALL SELECT task_id FROM aaiclick_queue.delayed
-              UNION ALL SELECT task_id FROM aaiclick_queue.leases)"""
+              UNION ALL SELECT task_id FROM aaiclick_queue.held UNION ALL SELECT task_id FROM aaiclick_queue.leases)"""
 # Looked up by key per task: a join over whole tables would take minutes where millions wait.
-_IN_PLACES = """((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE r.queue = t.queue AND r.rank = -t.priority
-                          AND r.order_key = t.id AND r.task_id = t.id))::int
+_IN_PLACES = f"""((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}))::int
+               + (EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id))::int)"""
 
@@ -103,6 +104,31 @@ CHECKS = (
               AND coalesce(t.finished_at, d.first_at) < now() - interval '5 minutes' LIMIT {LIMIT}""",
         "keys of tasks that have ended; they count as free, the sweep removes them",
         "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "slots are given back",
+        f"""SELECT s.task_id FROM aaiclick_queue.slots s LEFT JOIN aaiclick_queue.tasks t ON t.id = s.task_id
+            WHERE s.stopping = 0 AND s.limit_id <> 0 AND s.ends_at IS NULL AND NOT s.adopted
+              AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id)
+              AND NOT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}) LIMIT {LIMIT}""",
+        "slots of limits that no waiting or running task holds; a sweep takes them back",
+        "start a worker, or `aaiclick-queue background`",
+    ),
+    Check(
+        "no limit is exceeded",
+        f"""SELECT m.id FROM aaiclick_queue.limits m CROSS JOIN LATERAL (
+                SELECT count(*) AS n FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND NOT s.adopted
+                GROUP BY s.key HAVING count(*) > m.n) AS used
+            WHERE m.kind = 'running' LIMIT {LIMIT}""",
+        "limits with more runs than they allow; one that was lowered is over it until runs have ended",
+        "report it with `aaiclick-queue queue limits`",
+    ),
+    Check(
+        "bulk operations go on",
+        f"""SELECT id FROM aaiclick_queue.operations WHERE status = 'OPEN'
+            AND updated_at < now() - interval '5 minutes' LIMIT {LIMIT}""",
+        "operations that nobody has worked on for five minutes, or that wait for a transaction as old as that",
+        "start a worker, or `aaiclick-queue background`; look for old transactions in pg_stat_activity",
     ),
     Check(
         "every waiting task is known to a worker",

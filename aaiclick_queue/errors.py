@@ -8,6 +8,7 @@ QueueError
 ├── PayloadTooLarge          arguments beyond PAYLOAD_MAX_BYTES (also ValueError)
 ├── DuplicateTask            the dedupe key is taken; carries the task id that holds it
 ├── DedupeKeyBusy            another transaction holds the dedupe key and has not ended
+├── QueueFull                the queue is at its max_depth
 ├── TasksBusy                another open transaction holds the tasks
 ├── PostgresUnavailable      no answer within the time given; nothing was half-written
 ├── SchemaMismatch           the database is at another revision than this version
@@ -68,6 +69,19 @@ class DuplicateTask(QueueError):
         )
         self.key = key
         self.task_id = task_id
+
+
+class QueueFull(QueueError):
+    """The queue is at its max_depth; nothing was written."""
+
+    def __init__(self, queue: str, max_depth: int, wanted: int = 1) -> None:
+        many = f" for {wanted:,} more" if wanted > 1 else ""
+        super().__init__(
+            f"queue {queue!r} has no room{many} (max_depth {max_depth:,}): enqueue later, with on_full='wait', "
+            "or raise it with `aaiclick-queue queue limit`"
+        )
+        self.queue = queue
+        self.max_depth = max_depth
 
 
 class DedupeKeyBusy(QueueError):

@@ -6,6 +6,7 @@ Alembic runs inside the queue's own schema, its version table with it; an applic
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0001"
+HEAD = "0002"
+LOCK_TRIES = 60
+LOCK_NOT_AVAILABLE = "55P03"
 LOCK_KEY = 0x61616951  # "aaiQ"
 REVISION = "SELECT version_num FROM aaiclick_queue.alembic_version"
 HAS_SCHEMA = "SELECT to_regclass($1::text) IS NOT NULL"
@@ -89,6 +92,7 @@ def _run(settings: Settings, dsn: str | None, direction: str, revision: str) -> 
 
 
 async def _with_connection(settings: Settings, dsn: str | None, direction: str, revision: str) -> None:
+    from sqlalchemy.exc import DBAPIError
     from sqlalchemy.ext.asyncio import create_async_engine
 
     if dsn is None:
@@ -99,8 +103,16 @@ async def _with_connection(settings: Settings, dsn: str | None, direction: str, 
     url = plain_dsn(dsn).replace("postgresql://", "postgresql+asyncpg://", 1)
     engine = create_async_engine(url, connect_args=arguments)
     try:
-        async with engine.connect() as connection:
-            await connection.run_sync(_migrate, settings.postgres_schema, direction, revision)
+        for tries_left in reversed(range(LOCK_TRIES)):
+            try:
+                async with engine.connect() as connection:
+                    await connection.run_sync(_migrate, settings.postgres_schema, direction, revision)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE or not tries_left:
+                    raise
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+            else:
+                return
     except UNAVAILABLE as error:
         raise PostgresUnavailable(f"cannot reach Postgres at {masked(dsn)} ({error})") from error
     finally:
@@ -113,6 +125,8 @@ def _migrate(connection: Connection, schema: str, direction: str, revision: str)
 
     # One transaction with the lock, so that it works through pgbouncer and a crash leaves nothing half-made.
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK_KEY}, hashtext('{schema}'))")
+    # A change of a hot table waits behind the oldest transaction, and everybody else behind it: not for long.
+    connection.exec_driver_sql("SET LOCAL lock_timeout = '1s'")
     connection.exec_driver_sql(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     config = _config(schema, connection)
     try:

@@ -121,3 +121,5 @@ class Ended(msgspec.Struct, frozen=True):
     started: float
     ended: float
     worker_id: int = 0  # the incarnation that ran it; 0: the one that writes
+    flags: int = 0
+    still_running: bool = False  # told to stop, and its code has not yet: a thread

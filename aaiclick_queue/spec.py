@@ -18,6 +18,13 @@ NAME_LIMIT = 200
 _NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
 
 
+class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task that is enqueued when another one ends or is retried, in the same commit."""
+
+    entrypoint: str
+    queue: str | None = None
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of `@task(...)`, `.options(...)` and `apply_async(...)`; unset ones are inherited."""
 
@@ -38,6 +45,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     correlation_id: str | None = None
     metadata: dict[str, Any] | None = None
     name: str | None = None
+    concurrency_key: str | None = None
+    order_by: str | None = None
+    order_on_failure: Literal["continue", "stop"] | None = None
+    keep: Literal["all", "failed", "none"] | None = None
+    on_full: Literal["raise", "wait"] | None = None
+    on_success: Hook | None = None
+    on_failure: Hook | None = None
+    on_retry: Hook | None = None
+    on_give_up: Hook | None = None
 
     def over(self, below: Options) -> Options:
         """These options where they are set, `below` where they are not."""
@@ -62,6 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if retry:
             start = below.retry if below and below.retry else Retry()
             values["retry"] = msgspec.structs.replace(start, **_checked_retry(retry))
+        if values.get("order_on_failure") and not (values.get("order_by") or (below and below.order_by)):
+            raise BadTask("order_on_failure without order_by: name the order that a failure is to stop")
         if "countdown" in values and "eta" in values:
             raise BadTask("countdown and eta are both given: give one of them")
         return cls(**values)
@@ -146,6 +164,25 @@ def _mode(name: str, value: Any) -> DedupeMode:
     return mode
 
 
+def _one_of(*allowed: str) -> Any:
+    def check(name: str, value: Any) -> str:
+        if value not in allowed:
+            raise BadTask(f"{name}={value!r}: give one of {', '.join(allowed)}")
+        chosen: str = value
+        return chosen
+
+    return check
+
+
+def _hook(name: str, value: Any) -> Hook:
+    """A task, or the entrypoint of one that is known to the workers only."""
+    entrypoint = getattr(value, "entrypoint", value)
+    if not isinstance(entrypoint, str):
+        raise BadTask(f"{name}={value!r}: give a task, or the entrypoint of one as module.function")
+    defaults = getattr(value, "defaults", None)
+    return Hook(_text(name, entrypoint), defaults.queue if isinstance(defaults, Options) else None)
+
+
 def _until(name: str, value: Any) -> float | None:
     return None if value == "final" else seconds(name, value)
 
@@ -173,4 +210,14 @@ _CHECKS: dict[str, Any] = {
     "correlation_id": _text,
     "metadata": _object,
     "name": _text,
+    "concurrency_key": _text,
+    "order_by": _text,
+    "order_on_failure": _one_of("continue", "stop"),
+    "keep": _one_of("all", "failed", "none"),
+    "on_full": _one_of("raise", "wait"),
+    "on_success": _hook,
+    "on_failure": _hook,
+    "on_retry": _hook,
+    "on_give_up": _hook,
 }
+HOOKS = ("success", "failure", "retry", "give_up")

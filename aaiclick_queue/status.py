@@ -8,6 +8,7 @@ from enum import StrEnum
 class Status(StrEnum):
     """Status of a task as people see it."""
 
+    PENDING = "PENDING"
     SCHEDULED = "SCHEDULED"
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"

@@ -40,6 +40,8 @@ def metadata_for(schema: str = DEFAULT_SCHEMA) -> sa.MetaData:
     metadata = sa.MetaData(schema=schema)
     _tasks(metadata)
     _places(metadata)
+    _limits(metadata)
+    _operations(metadata)
     _side_tables(metadata)
     _history(metadata)
     return metadata
@@ -73,6 +75,11 @@ def _tasks(metadata: sa.MetaData) -> None:
         sa.Column("status", sa.Text),
         sa.Column("result", JSONB),
         sa.Column("error", JSONB),
+        sa.Column("concurrency_key", sa.Text(collation=_C)),
+        sa.Column("order_by", sa.Text(collation=_C)),
+        sa.Column("order_stops", sa.Boolean),
+        sa.Column("keep", sa.Text),
+        sa.Column("hooks", JSONB),
         sa.CheckConstraint("status IN ('COMPLETED', 'FAILED', 'CANCELLED')", name="tasks_status_is_final"),
         sa.Index(
             "tasks_spawned_once",
@@ -124,6 +131,93 @@ def _places(metadata: sa.MetaData) -> None:
     )
 
 
+def _limits(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "held",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("order_key", sa.BigInteger, nullable=False),
+        _moment("held_at", required=True, now=True),
+        sa.Column("rank", sa.Integer, nullable=False),
+        *_place_columns(waiting=True),
+        _queue(),
+        *(
+            sa.Column(name, sa.Text(collation=_C), nullable=False, server_default=sa.text("''::text"))
+            for name in ("entrypoint", "key", "chain")
+        ),
+        sa.Index("held_lanes", "queue", "entrypoint", "key", "chain", "rank", "order_key", "task_id"),
+    )
+    sa.Table(
+        "limits",
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        *(sa.Column(name, sa.Text(collation=_C), nullable=False) for name in ("scope", "name", "kind")),
+        sa.Column("per_key", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("n", sa.Integer, nullable=False),
+        sa.Column("seconds", sa.Double),
+        sa.Column("turn", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+        _moment("until"),
+        sa.Column("made_by", sa.Text),
+        sa.Column("reason", sa.Text),
+        sa.Column(
+            "made_xid",
+            sa.BigInteger,
+            nullable=False,
+            server_default=sa.text("((pg_current_xact_id())::text)::bigint"),
+        ),
+        _moment("created_at", required=True, now=True),
+        sa.UniqueConstraint("scope", "name", "kind", "per_key", name="limits_of_one_kind"),
+        sa.CheckConstraint("scope IN ('queue', 'task', 'key')", name="limits_scope_is_known"),
+        sa.CheckConstraint("kind IN ('running', 'rate', 'fair', 'pause')", name="limits_kind_is_known"),
+    )
+    sa.Table(
+        "slots",
+        metadata,
+        sa.Column("task_id", sa.BigInteger, nullable=False),
+        sa.Column("limit_id", sa.BigInteger, nullable=False),
+        sa.Column("stopping", sa.Integer, nullable=False, server_default=sa.text("0")),
+        sa.Column("order_key", sa.BigInteger),
+        sa.Column("seconds", sa.Double),
+        _moment("ends_at"),
+        sa.Column("worker_id", sa.BigInteger),
+        sa.Column("adopted", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("key", sa.Text(collation=_C), nullable=False, server_default=sa.text("''::text")),
+        sa.PrimaryKeyConstraint("task_id", "limit_id", "stopping"),
+        sa.Index("slots_of_limit", "limit_id", "key"),
+        sa.Index("slots_unclaimed", "task_id", postgresql_where=sa.text("seconds IS NOT NULL AND ends_at IS NULL")),
+        sa.Index("slots_ending", "ends_at", postgresql_where=sa.text("ends_at IS NOT NULL")),
+        sa.Index("slots_stopping", "worker_id", postgresql_where=sa.text("stopping <> 0")),
+        sa.Index("slots_adopted", "task_id", postgresql_where=sa.text("adopted")),
+    )
+
+
+def _operations(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "operations",
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        sa.Column("kind", sa.Text, nullable=False),
+        *(
+            sa.Column(name, JSONB, nullable=False, server_default=sa.text("'{}'::jsonb"))
+            for name in ("filter", "arguments")
+        ),
+        sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'OPEN'::text")),
+        sa.Column("up_to", sa.BigInteger, nullable=False),
+        sa.Column("place", sa.Text, nullable=False, server_default=sa.text("''::text")),
+        sa.Column("after", JSONB),
+        sa.Column("found", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("done", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+        sa.Column("total", sa.BigInteger),
+        sa.Column("made_by", sa.Text),
+        sa.Column("error", sa.Text),
+        _moment("created_at", required=True, now=True),
+        _moment("updated_at", required=True, now=True),
+        _moment("finished_at"),
+        sa.Index("operations_open", "id", postgresql_where=sa.text("status = 'OPEN'")),
+        sa.CheckConstraint("status IN ('OPEN', 'DONE', 'FAILED', 'CANCELLED')", name="operations_status_is_known"),
+    )
+
+
 def _side_tables(metadata: sa.MetaData) -> None:
     sa.Sequence("node_ids", metadata=metadata)
     sa.Sequence("id_sequence", metadata=metadata)
@@ -159,6 +253,12 @@ def _side_tables(metadata: sa.MetaData) -> None:
         sa.Column("version", sa.Text, nullable=False),
         sa.Column("status", sa.Text, nullable=False),
         sa.Column("queues", ARRAY(sa.Text), nullable=False),
+        sa.Column("threads", sa.Integer),
+        sa.Column("children", sa.Integer),
+        sa.Column("fleet", sa.Text),
+        sa.Column("asked", sa.Text),
+        sa.Column("stacks", sa.Text),
+        _moment("stacks_at"),
         sa.CheckConstraint("status IN ('ACTIVE', 'STOPPING', 'STOPPED', 'LOST')", name="workers_status_is_known"),
     )
     sa.Table(
@@ -168,6 +268,10 @@ def _side_tables(metadata: sa.MetaData) -> None:
         _moment("paused_at"),
         sa.Column("paused_by", sa.Text),
         sa.Column("reason", sa.Text),
+        sa.Column("max_depth", sa.Integer),
+        sa.Column("depth", sa.BigInteger),
+        _moment("depth_at"),
+        _moment("full_at"),
     )
     sa.Table(
         "dedupe",

@@ -16,13 +16,14 @@ from .callers import is_sync
 from .client import Client, default_client
 from .codec import Signature, encode_json
 from .errors import ArgumentsDoNotFit, BadTask, PayloadTooLarge, WrongContext
+from .flags import HOOKED, KEEP_FAILED, KEEP_NONE, STOPS
 from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
 from .handles import Handle, blocking_client
 from .portal import portal_loop, submit
 from .retry import seconds
 from .settings import Settings
-from .spec import Options
+from .spec import HOOKS, NAME_LIMIT, Options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,7 +80,8 @@ class Task(Generic[P, R]):
         connection, client = self._reserved(kwargs)
         client = client or await default_client()
         task, key = self._new_task(self.signature.encode(args, kwargs), client.settings)
-        [task_id] = await client.write(self._spec(client.settings), [task], key=key, connection=connection)
+        spec = self._spec(client.settings)
+        [task_id] = await client.write(spec, [task], key=key, connection=connection, wait=self._waits(connection))
         return self._handle(task_id, client, connection)
 
     async def enqueue_many(
@@ -91,7 +93,8 @@ class Task(Generic[P, R]):
         if not tasks:
             return []
         connection = connection if connection is not None else self._connection
-        return await client.write(self._spec(client.settings), tasks, connection=connection)
+        wait = self._waits(connection)
+        return await client.write(self._spec(client.settings), tasks, connection=connection, wait=wait)
 
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue from synchronous code."""
@@ -120,7 +123,8 @@ class Task(Generic[P, R]):
                 "or leave client= away to use the default one"
             )
         else:
-            [task_id] = submit(client.write(self._spec(client.settings), [task], key=key))
+            spec, wait = self._spec(client.settings), self._waits(None)
+            [task_id] = submit(client.write(spec, [task], key=key, wait=wait))
         return self._handle(task_id, None, connection)
 
     def prepare(
@@ -129,6 +133,15 @@ class Task(Generic[P, R]):
         """What one call would write, for a run that writes its children itself."""
         task, key = self._new_task(self.signature.encode(args, kwargs), settings)
         return self._spec(settings), task, key
+
+    def _waits(self, connection: Any) -> bool:
+        waits = self.defaults.on_full == "wait"
+        if waits and connection is not None:
+            raise WrongContext(
+                "on_full='wait' inside your transaction would keep it open while the queue is full: "
+                "enqueue without connection=, or catch QueueFull"
+            )
+        return waits
 
     def _reserved(self, kwargs: dict[str, Any]) -> tuple[Any, Client | None]:
         found: dict[str, Any] = {"connection": self._connection, "client": self._client}
@@ -147,6 +160,9 @@ class Task(Generic[P, R]):
             max_attempts=given.max_attempts or settings.max_attempts,
             retry=given.retry.text() if given.retry else None,
             timeout=given.timeout,
+            flags=_flags(given),
+            keep=None if given.keep == "all" else given.keep,
+            hooks=_hooks(given),
         )
 
     def _new_task(self, payload: str, settings: Settings) -> tuple[NewTask, Key | None]:
@@ -159,6 +175,8 @@ class Task(Generic[P, R]):
             expires=given.expires,
             correlation_id=given.correlation_id,
             metadata=encode_json(given.metadata) if given.metadata else None,
+            concurrency_key=self._filled_in("concurrency_key", given.concurrency_key, payload),
+            order_by=self._filled_in("order_by", given.order_by, payload),
         )
         if given.dedupe_key is None:
             return task, None
@@ -167,14 +185,32 @@ class Task(Generic[P, R]):
             raise BadTask("dedupe='debounce' needs countdown=: the quiet time after which the task runs")
         return task, Key(given.dedupe_key, mode, given.dedupe_until, given.debounce_max)
 
+    def _filled_in(self, option: str, template: str | None, payload: str) -> str | None:
+        """A key with the arguments filled in: `concurrency_key="tenant-{tenant}"`."""
+        if template is None or "{" not in template:
+            return template
+        try:
+            key = template.format(**msgspec.json.decode(payload))
+        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+            raise BadTask(
+                f"{option}={template!r} cannot be filled in from the arguments of {self.entrypoint} ({error!r}): "
+                "name parameters that this call gives, as tenant-{tenant}"
+            ) from None
+        if not 1 <= len(key) <= NAME_LIMIT or "\x00" in key:
+            raise BadTask(f"{option}={key[:50]!r}…: filled in it must have 1 to {NAME_LIMIT} characters")
+        return key
+
     def _new_tasks(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[NewTask]:
         if self.defaults.dedupe_key is not None:
             raise BadTask(
                 "enqueue_many with one dedupe_key for all of them: enqueue them one by one with keys of their own"
             )
+        payloads = self.signature.encode_many(rows)
+        if any("{" in (key or "") for key in (self.defaults.concurrency_key, self.defaults.order_by)):
+            return [self._new_task(payload, settings)[0] for payload in payloads]
         template, _ = self._new_task("{}", settings)
         tasks = []
-        for payload in self.signature.encode_many(rows):
+        for payload in payloads:
             _check_size(payload, settings, self.entrypoint)
             task = copy.copy(template)
             task.kwargs = payload
@@ -287,6 +323,17 @@ def _for_one_enqueue(options: Mapping[str, Any], *, below: Options | None = None
             "retry_on and give_up_on are read from the code that runs, not from the row: give them to @task(…)"
         )
     return given
+
+
+def _flags(given: Options) -> int:
+    flags = STOPS if given.order_on_failure == "stop" else 0
+    flags |= HOOKED if _hooks(given) else 0
+    return flags | {"none": KEEP_NONE, "failed": KEEP_FAILED}.get(given.keep or "all", 0)
+
+
+def _hooks(given: Options) -> str | None:
+    hooks = {name: hook for name in HOOKS if (hook := getattr(given, f"on_{name}")) is not None}
+    return msgspec.json.encode(hooks).decode() if hooks else None
 
 
 def _by_name() -> None:

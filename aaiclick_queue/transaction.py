@@ -160,7 +160,14 @@ class TaskTransaction:
 
     def _ended(self) -> Ended:
         value = encoded_result(self._run, self._current.take_result())
-        return Ended(self._current.id, self._current.run_epoch, Succeeded(value), self._run.started, time.monotonic())
+        return Ended(
+            self._current.id,
+            self._current.run_epoch,
+            Succeeded(value),
+            self._run.started,
+            time.monotonic(),
+            flags=self._run.claimed.flags,
+        )
 
     async def _complete(self, ended: Ended) -> set[int]:
         tx = self.tx()

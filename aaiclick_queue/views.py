@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from .codec import decode_json
+from .flow.place import in_line
 from .outcome import Error
 from .postgres import Database
 from .status import Status
@@ -34,12 +35,19 @@ WITH RECURSIVE line AS (
     SELECT queue, count(*) AS n FROM (SELECT queue FROM aaiclick_queue.delayed LIMIT $3 + 1) AS d GROUP BY queue
 ), leased AS (
     SELECT queue, count(*) AS n FROM (SELECT queue FROM aaiclick_queue.leases LIMIT $3 + 1) AS l GROUP BY queue
+), over_limit AS (
+    (SELECT queue FROM aaiclick_queue.held ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT h.queue FROM aaiclick_queue.held h WHERE h.queue > o.queue ORDER BY h.queue LIMIT 1)
+    FROM over_limit o WHERE o.queue IS NOT NULL
 ), alive AS (
     SELECT queues FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()
 ), known AS (
     SELECT queue AS name FROM line WHERE queue IS NOT NULL
     UNION SELECT queue FROM later UNION SELECT queue FROM leased
-    UNION SELECT name FROM aaiclick_queue.queues WHERE paused_at IS NOT NULL
+    UNION SELECT queue FROM over_limit WHERE queue IS NOT NULL
+    UNION SELECT name FROM aaiclick_queue.queues WHERE paused_at IS NOT NULL OR max_depth IS NOT NULL
+    UNION SELECT name FROM aaiclick_queue.limits WHERE scope = 'queue'
     UNION SELECT unnest(queues) FROM alive
 ), named AS (
     SELECT name FROM known WHERE name <> '*' AND ($4::text IS NULL OR name = $4) ORDER BY name LIMIT $1
@@ -61,29 +69,37 @@ SELECT named.name,
        coalesce(later.n, 0) AS delayed,
        (SELECT sum(n) > $3 FROM later) AS delayed_is_more,
        coalesce(leased.n, 0) AS running,
+       (SELECT count(*)
+        FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = named.name LIMIT $2 + 1) AS capped) AS held,
+       q.max_depth,
        (SELECT count(*) FROM alive WHERE named.name = ANY(alive.queues) OR '*' = ANY(alive.queues)) AS workers,
-       q.paused_at, q.paused_by, q.reason
+       q.paused_at, CASE WHEN q.paused_at IS NOT NULL THEN q.paused_by END AS paused_by,
+       CASE WHEN q.paused_at IS NOT NULL THEN q.reason END AS reason
 FROM named
 LEFT JOIN later ON later.queue = named.name
 LEFT JOIN leased ON leased.queue = named.name
-LEFT JOIN aaiclick_queue.queues q ON q.name = named.name AND q.paused_at IS NOT NULL
+LEFT JOIN aaiclick_queue.queues q ON q.name = named.name
 ORDER BY named.name
 """
 
-_PLACES = """
+_PLACES = f"""
 LEFT JOIN aaiclick_queue.leases l ON t.status IS NULL AND l.task_id = t.id
 LEFT JOIN aaiclick_queue.delayed d ON t.status IS NULL AND d.task_id = t.id
-LEFT JOIN aaiclick_queue.ready r ON t.status IS NULL AND r.queue = t.queue AND r.rank = -t.priority
-                                 AND r.order_key = t.id AND r.task_id = t.id
+LEFT JOIN aaiclick_queue.held h ON t.status IS NULL AND h.task_id = t.id
+LEFT JOIN aaiclick_queue.ready r ON t.status IS NULL AND {in_line("r", "t")}
 """
 _STATUS = """coalesce(t.status, CASE WHEN l.task_id IS NOT NULL THEN 'RUNNING'
                                 WHEN d.task_id IS NOT NULL THEN 'SCHEDULED'
+                                WHEN h.task_id IS NOT NULL THEN 'PENDING'
                                 WHEN r.task_id IS NOT NULL THEN 'QUEUED' END)"""
+_WHY_HELD = """CASE WHEN h.task_id IS NULL THEN NULL WHEN h.chain <> '' THEN format('order_by %s', h.chain)
+            ELSE coalesce((SELECT 'paused' || coalesce(': ' || m.reason, '') FROM aaiclick_queue.limits m
+                           WHERE m.scope = 'task' AND m.name = h.entrypoint AND m.kind = 'pause'), 'limit') END"""
 _TASKS = f"""
 SELECT t.id::text AS id, {_STATUS} AS status, t.name, t.entrypoint, t.queue, t.priority,
-       coalesce(t.attempt, l.attempt, d.attempt, r.attempt, 0) AS attempt, t.max_attempts, t.created_at,
+       coalesce(t.attempt, l.attempt, d.attempt, h.attempt, r.attempt, 0) AS attempt, t.max_attempts, t.created_at,
        coalesce(t.started_at, l.claimed_at) AS started_at, t.finished_at,
-       coalesce(t.worker_id, l.worker_id)::text AS worker_id, d.not_before, d.reason,
+       coalesce(t.worker_id, l.worker_id)::text AS worker_id, d.not_before, coalesce(d.reason, {_WHY_HELD}) AS reason,
        t.error->>'type' AS error_type, left(t.error->>'message', 300) AS error_message
 FROM {{source}}
 {_PLACES}
@@ -99,19 +115,22 @@ _NEWEST = """(SELECT id, status, name, entrypoint, queue, priority, attempt, max
 NEWEST_TASKS = _TASKS.format(source=_NEWEST)
 RUNNING_TASKS = _TASKS.format(source=_FROM_PLACE.format(place="leases"))
 SCHEDULED_TASKS = _TASKS.format(source=_FROM_PLACE.format(place="delayed"))
+PENDING_TASKS = _TASKS.format(source=_FROM_PLACE.format(place="held"))
 BEYOND_SCAN = "SELECT id FROM aaiclick_queue.tasks WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1"
 
 TASK = f"""
 SELECT t.id::text AS id, {_STATUS} AS status, t.name, t.entrypoint, t.queue, t.priority, t.kwargs, t.result, t.error,
-       coalesce(t.attempt, l.attempt, d.attempt, r.attempt, 0) AS attempt, t.max_attempts,
-       coalesce(t.run_epoch, l.run_epoch, d.run_epoch, r.run_epoch) AS run_epoch,
-       coalesce(l.lost_count, d.lost_count, r.lost_count) AS lost_count,
-       coalesce(l.snoozes, d.snoozes, r.snoozes) AS snoozes,
+       coalesce(t.attempt, l.attempt, d.attempt, h.attempt, r.attempt, 0) AS attempt, t.max_attempts,
+       coalesce(t.run_epoch, l.run_epoch, d.run_epoch, h.run_epoch, r.run_epoch) AS run_epoch,
+       coalesce(l.lost_count, d.lost_count, h.lost_count, r.lost_count) AS lost_count,
+       coalesce(l.snoozes, d.snoozes, h.snoozes, r.snoozes) AS snoozes, t.concurrency_key, t.order_by, t.keep, t.hooks,
        t.timeout_seconds::float8 AS timeout_seconds, t.retry, t.correlation_id, t.metadata,
        t.parent_id::text AS parent_id,
        t.created_at, t.eta, t.expires_at, t.started_at, t.finished_at,
        coalesce(t.worker_id, l.worker_id)::text AS worker_id,
-       coalesce(r.ready_at, l.ready_at) AS ready_at, l.claimed_at, l.deadline_at, d.not_before, d.reason,
+       coalesce(r.ready_at, l.ready_at) AS ready_at, l.claimed_at, l.deadline_at, d.not_before, h.held_at,
+       coalesce(d.reason, {_WHY_HELD}) AS reason,
+       EXISTS (SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.stopping <> 0) AS stopping,
        (SELECT k.key FROM aaiclick_queue.dedupe k WHERE k.task_id = t.id LIMIT 1) AS dedupe_key,
        (SELECT p.data FROM aaiclick_queue.progress p WHERE p.task_id = t.id) AS progress,
        (SELECT c.data FROM aaiclick_queue.checkpoints c WHERE c.task_id = t.id) AS checkpoint,
@@ -150,11 +169,14 @@ class QueueView(msgspec.Struct, frozen=True):
     delayed: int
     delayed_is_more: bool
     running: int
+    held: int
+    max_depth: int | None
     workers: int
     paused_at: datetime | None
     paused_by: str | None
     reason: str | None
     ready_is_more: bool = False
+    held_is_more: bool = False
 
 
 class TaskRow(msgspec.Struct, frozen=True):
@@ -240,6 +262,12 @@ class TaskView(msgspec.Struct, frozen=True):
     not_before: datetime | None
     reason: str | None
     dedupe_key: str | None
+    concurrency_key: str | None
+    order_by: str | None
+    keep: str | None
+    hooks: Any
+    held_at: datetime | None
+    stopping: bool
     progress: Any
     checkpoint: Any
     children: list[str]
@@ -284,8 +312,9 @@ async def list_queues(db: Database, *, limit: int = 100, name: str | None = None
     views = []
     for row in await db.fetch(QUEUES, limit, COUNT_LIMIT, SAMPLE_LIMIT, name):
         values = dict(row) | {"delayed_is_more": bool(row["delayed_is_more"])}
-        more = values["ready"] > COUNT_LIMIT
-        views.append(QueueView(**values | {"ready": min(values["ready"], COUNT_LIMIT), "ready_is_more": more}))
+        for place in ("ready", "held"):
+            values |= {place: min(row[place], COUNT_LIMIT), f"{place}_is_more": row[place] > COUNT_LIMIT}
+        views.append(QueueView(**values))
     return views
 
 
@@ -294,7 +323,7 @@ async def list_tasks(
 ) -> TaskPage:
     """Tasks older than `before`, newest first; looks at 100,000 of them at most."""
     wanted = wanted or TaskFilter()
-    statement = {Status.RUNNING: RUNNING_TASKS, Status.SCHEDULED: SCHEDULED_TASKS}.get(
+    statement = {Status.RUNNING: RUNNING_TASKS, Status.SCHEDULED: SCHEDULED_TASKS, Status.PENDING: PENDING_TASKS}.get(
         wanted.status or Status.QUEUED, NEWEST_TASKS
     )
     rows = await db.fetch(statement, before, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit)
@@ -313,7 +342,7 @@ async def get_task(db: Database, task_id: int) -> TaskView | None:
     if not rows:
         return None
     values = dict(rows[0])
-    for column in ("kwargs", "result", "retry", "metadata", "progress", "checkpoint"):
+    for column in ("kwargs", "result", "retry", "hooks", "metadata", "progress", "checkpoint"):
         values[column] = decode_json(values[column])
     values["error"] = _error(values["error"])
     view = TaskView(**values)

@@ -22,7 +22,9 @@ from .claimer import Claimer
 from .client import settings_here
 from .context import Services
 from .errors import PostgresUnavailable
+from .flags import HOOKED
 from .flow.background import Background
+from .flow.choose import Lane, lanes_of
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
 from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
@@ -192,6 +194,10 @@ class Worker:
         fence = Fence(run.claimed.task_id, run.claimed.run_epoch, run.worker_id)
         await extend(self._db, fence, run.timeout + self.settings.grace_seconds + UNSTARTED_SECONDS)
 
+    def found_nothing(self) -> None:
+        """There was a wake-up and nothing to claim."""
+        self._background.look_for_held()
+
     def unanswered(self) -> None:
         """A claim may have happened without our knowing."""
         self._pulse.suspect_strangers()
@@ -206,14 +212,24 @@ class Worker:
             self.slots.let_go(run)
             if run.committed:
                 self._completed += 1
+                self._background.freed(lanes_of(run.claimed))
                 self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
             return
         now = time.monotonic()
         self._completer.add(
-            Ended(run.claimed.task_id, run.claimed.run_epoch, outcome, run.started or now, now, run.worker_id)
+            Ended(
+                run.claimed.task_id,
+                run.claimed.run_epoch,
+                outcome,
+                run.started or now,
+                now,
+                run.worker_id,
+                run.claimed.flags,
+            )
         )
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
+        freed: set[Lane] = set()
         for ended in batch:
             self._unknown.discard((ended.task_id, ended.run_epoch))
             run = self.slots.held.get(ended.task_id)
@@ -225,17 +241,23 @@ class Worker:
                 self._lost += 1
                 self._report.stale(ended)
                 continue
-            match ended.outcome:
-                case Succeeded():
-                    self._completed += 1
-                case Failed():
-                    self._failed += 1
-                case Later():
-                    self._background.due.kick()
-                case Released():
-                    self._background.made_ready()
+            self._count(ended)
             if run is not None:
                 self._report.ended(run, ended.outcome, ended.ended - ended.started)
+                freed |= lanes_of(run.claimed)
+        if freed:
+            self._background.freed(freed)
+
+    def _count(self, ended: Ended) -> None:
+        match ended.outcome:
+            case Succeeded():
+                self._completed += 1
+            case Failed():
+                self._failed += 1
+            case Later():
+                self._background.due.kick()
+        if ended.flags & HOOKED or isinstance(ended.outcome, Released):
+            self._background.made_ready()
 
     # The pulse's side: called from its thread.
 

@@ -113,7 +113,7 @@ def _me() -> str:
 def _table(views: Sequence[QueueView]) -> str:
     if not views:
         return "no queue has any work, pause or worker"
-    headers = ["QUEUE", "READY", "OLDEST", "DELAYED", "RUNNING", "WORKERS", "STATE"]
+    headers = ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "WORKERS", "STATE"]
     return table(headers, [_row(view) for view in views])
 
 
@@ -131,6 +131,7 @@ def _row(view: QueueView) -> list[object]:
         view.name,
         Right(_many(view.ready, more=view.ready_is_more)),
         Right("–" if view.oldest_seconds is None else span(view.oldest_seconds)),
+        Right(_many(view.held, more=view.held_is_more)),
         Right(_many(view.delayed, more=view.delayed_is_more)),
         view.running,
         view.workers,

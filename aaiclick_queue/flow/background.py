@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 from ..errors import PostgresUnavailable
 from ..postgres import Database
 from ..streams import Streams
+from .admit import Admission
+from .choose import Lane
 from .kick import kick_claimers
 from .loop import Holder, Loop
+from .operate import work_once
 from .reaper import Reaper
 from .relay import BATCH, Relay
 
@@ -23,6 +27,10 @@ DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
+HELD_SECONDS = 0.1  # the longest wait for a slot that was freed where nobody could tell us
+LIMITS_SECONDS = 600.0  # how long after the last sign of limits this process keeps looking for held tasks
+BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
+NEVER = 3600.0
 
 
 class Background:
@@ -37,13 +45,20 @@ class Background:
         self._own_rows = False
         self._alert_until = 0.0
         self._relayed_at = time.monotonic()
+        self._limits_until = 0.0
+        self._admission = Admission(db)
+        self._let_in = 0
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
         self.due = Loop("due", self._due_pass, fast=fast)
+        self.operate = Loop("operations", self._operate_pass)
+        self.admit = Loop("admission", self._admit_pass, fast=fast)
         self._loops = [
             Loop("loops", lambda: self._holder.hold_once(db)),
             self.relay,
             self.due,
+            self.admit,
+            self.operate,
             Loop("reaper", self._reap_pass, fast=fast),
             Loop("sweep", self._sweep_pass),
         ]
@@ -69,6 +84,48 @@ class Background:
             self._own_rows = True
             self.relay.kick()
 
+    def freed(self, lanes: Iterable[Lane]) -> None:
+        """Runs under limits have ended in this process: let the next ones in."""
+        lanes = set(lanes)
+        if not lanes:
+            return
+        self._admission.freed(lanes)
+        self._limits_until = time.monotonic() + LIMITS_SECONDS
+        self.admit.kick()
+
+    def look_for_held(self) -> None:
+        """There was a wake-up and nothing to claim: what was enqueued may be held."""
+        self.admit.kick()
+
+    async def _admit_pass(self) -> float:
+        admitted = await self._admission.admit_once()
+        now = time.monotonic()
+        if admitted.count:
+            self.made_ready()
+        if admitted.lanes:
+            self._limits_until = now + LIMITS_SECONDS
+        if admitted.busy:
+            asyncio.get_running_loop().call_later(BUSY_SECONDS, self.admit.kick)
+            return HELD_SECONDS
+        self._let_in += admitted.count
+        if admitted.more:
+            return 0.0
+        let_in, self._let_in = self._let_in, 0
+        if let_in:
+            return 0.0  # another round: there may be room for more
+        if admitted.lanes:
+            return max(0.005, min(HELD_SECONDS, HELD_SECONDS if admitted.next_end is None else admitted.next_end))
+        return (1.0 if self._publishes else HELD_SECONDS) if now < self._limits_until else NEVER
+
+    async def _operate_pass(self) -> float:
+        worked = await work_once(self._db)
+        if worked is None:
+            return NEVER  # the reaper's look finds the next one
+        if worked.moved:
+            self.made_ready()
+            self.admit.kick()
+        return worked.pause
+
     async def _relay_pass(self) -> float:
         own, self._own_rows = self._own_rows, False
         relayed = await (self._relay.relay_once(older=0.0) if own else self._relay.relay_once())
@@ -89,6 +146,11 @@ class Background:
 
     async def _reap_pass(self) -> float:
         reaped = await self._reaper.reap_once()
+        if reaped.operations:
+            self.operate.kick()
+        if reaped.limits and time.monotonic() >= self._limits_until:
+            self._limits_until = time.monotonic() + LIMITS_SECONDS
+            self.admit.kick()
         if reaped.anything:
             # The holder may be the one that died: what it had is due soon, its role is free only when it expires.
             self._alert_until = time.monotonic() + ALERT_SECONDS

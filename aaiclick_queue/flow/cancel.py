@@ -1,6 +1,6 @@
 """Cancel: takes tasks out of whatever place they are in. Before: a person, `replace`, or an expiry. After: relay.
 
-One statement a place, in the order delayed, ready, leases, each SKIP LOCKED, and round again for what was neither
+One statement a place, in the order held, delayed, ready, leases, each SKIP LOCKED, and round again for what was neither
 got nor found final: one statement over several places has one snapshot and misses a task that moves between them.
 """
 
@@ -13,6 +13,7 @@ from ..errors import TasksBusy
 from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
+from .place import in_line
 from .settle import SETTLE
 
 _TAKE = """
@@ -22,16 +23,19 @@ WITH taken AS (
         JOIN aaiclick_queue.{place} p ON p.task_id = t.id {by_key} FOR UPDATE OF p SKIP LOCKED))
     RETURNING task_id, run_epoch, {worker_id} AS worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key,
               {started_at} AS started_at, 'CANCELLED' AS kind, $2::text AS error, NULL::float8 AS seconds,
-              NULL::text AS retry
+              NULL::text AS retry, {stops} AS stops
 ), {settle}
 SELECT task_id FROM taken
 """
-_NOT_STARTED = {"worker_id": "NULL::bigint", "started_at": "NULL::timestamptz", "settle": SETTLE}
+_NOT_STARTED = {"worker_id": "NULL::bigint", "started_at": "NULL::timestamptz", "settle": SETTLE, "stops": "false"}
+TAKE_HELD = _TAKE.format(place="held", by_key="", **_NOT_STARTED)
 TAKE_DELAYED = _TAKE.format(place="delayed", by_key="", **_NOT_STARTED)
-TAKE_READY = _TAKE.format(
-    place="ready", by_key="AND p.queue = t.queue AND p.rank = -t.priority AND p.order_key = t.id", **_NOT_STARTED
+TAKE_READY = _TAKE.format(place="ready", by_key=f"AND {in_line('p', 't')}", **_NOT_STARTED)
+# Its code may run on until its worker has heard of it: a slot that it holds stays taken until then.
+TAKE_LEASED = _TAKE.format(
+    place="leases", by_key="", worker_id="worker_id", started_at="claimed_at", settle=SETTLE, stops="true"
 )
-TAKE_LEASED = _TAKE.format(place="leases", by_key="", worker_id="worker_id", started_at="claimed_at", settle=SETTLE)
+TAKE_WAITING = (TAKE_HELD, TAKE_DELAYED, TAKE_READY)
 FINAL = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[]) AND status IS NOT NULL"
 KNOWN = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[])"
 PASSES = 20
@@ -41,7 +45,7 @@ BY_HAND = Error("Cancelled", "cancelled by hand")
 async def take_waiting(tx: Transaction, ids: Sequence[int], *, error: Error) -> set[int]:
     """End as CANCELLED those of the tasks that wait for their time or their turn; running ones are left alone."""
     taken: set[int] = set()
-    for statement in (TAKE_DELAYED, TAKE_READY):
+    for statement in TAKE_WAITING:
         taken.update(row["task_id"] for row in await tx.fetch(statement, list(ids), error.text()))
     return taken
 
@@ -53,7 +57,7 @@ async def cancel(db: Database, ids: Sequence[int], *, error: Error = BY_HAND) ->
     """
     open_ids, cancelled = {row["id"] for row in await db.fetch(KNOWN, list(ids))}, set[int]()
     for attempt in range(PASSES):
-        for statement in (TAKE_DELAYED, TAKE_READY, TAKE_LEASED):
+        for statement in (*TAKE_WAITING, TAKE_LEASED):
             if open_ids:
                 got = {row["task_id"] for row in await db.fetch(statement, sorted(open_ids), error.text())}
                 cancelled |= got

@@ -45,12 +45,12 @@ WITH taken AS (
            taken.run_epoch + 1, taken.attempt + 1, taken.lost_count, taken.snoozes, taken.flags, taken.queue
     FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id
     ON CONFLICT DO NOTHING
-    RETURNING task_id, run_epoch, attempt, lost_count, snoozes, queue, rank, order_key, ready_at
+    RETURNING task_id, run_epoch, attempt, lost_count, snoozes, flags, queue, rank, order_key, ready_at
 )
 SELECT leased.task_id, leased.run_epoch, leased.attempt, leased.lost_count, leased.snoozes, leased.queue,
        t.entrypoint, t.kwargs, t.name, t.timeout_seconds, t.max_attempts, t.correlation_id, t.priority,
        extract(epoch FROM now() - leased.ready_at)::float8 AS waited, coalesce(t.expires_at < now(), false) AS expired,
-       leased.rank, leased.order_key
+       leased.flags, t.concurrency_key, t.order_by, leased.rank, leased.order_key
 FROM leased JOIN aaiclick_queue.tasks t ON t.id = leased.task_id
 """
 LOWEST_RANKS = """
@@ -89,6 +89,9 @@ class Claimed(msgspec.Struct, frozen=True):
     priority: int
     waited: float
     expired: bool
+    flags: int = 0
+    concurrency_key: str | None = None
+    order_by: str | None = None
 
 
 FIELDS = len(Claimed.__struct_fields__)

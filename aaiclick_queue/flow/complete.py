@@ -13,10 +13,14 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..errors import PostgresUnavailable
+from ..flags import FORGET, SPECIAL
 from ..outcome import Ended, Error, Failed, Succeeded
 from ..postgres import DATA_ERRORS, Connection, Database
 from ..schema import Transaction
-from .settle import own_leases, recorded_as, settle_runs
+from .ending import FORGET_ROWS, HOOKED_ROWS, SUCCESS_HOOKS, slots_of
+from .outbox import append_from
+from .place import enter_line
+from .settle import SETTLE_OWN_RUNS, own_leases, recorded_as, settle_runs
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,37 @@ WITH ended AS (
 )
 SELECT task_id FROM ended
 """
+# The same for runs that hold slots, have hooks or are not kept: a statement of its own, so that others pay nothing.
+COMPLETE_SPECIAL = f"""
+WITH ended AS (
+    DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.claimed_at, run.result, run.started, run.ended
+), freed AS (
+    DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid FROM aaiclick_queue.dedupe d
+        WHERE d.task_id = ANY(ARRAY(SELECT task_id FROM ended WHERE flags & 1 = 1)) AND d.until IS NULL
+        FOR UPDATE SKIP LOCKED))
+), final AS (
+    UPDATE aaiclick_queue.tasks t
+    SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
+        result = ended.result::jsonb, started_at = now() - make_interval(secs => ended.started),
+        finished_at = now() - make_interval(secs => ended.ended)
+    FROM ended WHERE t.id = ended.task_id AND ended.flags & {FORGET} = 0
+), gone AS (
+    SELECT task_id FROM ended WHERE flags & {FORGET} <> 0
+), {FORGET_ROWS}, held AS MATERIALIZED (
+    SELECT slot.at, ended.claimed_at + make_interval(secs => slot.seconds) AS ends_at
+    FROM ended CROSS JOIN LATERAL ({slots_of("ended.task_id")}) AS slot
+), given_back AS (
+    DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
+        SELECT at FROM held WHERE ends_at IS NULL OR ends_at <= now()))
+), kept_slots AS (
+    UPDATE aaiclick_queue.slots s SET ends_at = held.ends_at FROM held WHERE s.ctid = held.at AND held.ends_at > now()
+), {SUCCESS_HOOKS}, {enter_line(HOOKED_ROWS)}, told AS (
+    {append_from("entered")}
+)
+SELECT task_id FROM ended
+"""
 # An answer that was lost is looked up, never guessed. One by one: as two EXISTS a stale plan hashed all of `tasks`.
 LANDED = """
 SELECT run.task_id FROM unnest($1::bigint[], $2::int[], $3::text[]) AS run(task_id, run_epoch, outcome)
@@ -49,6 +84,8 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT FROM aaiclick_queue.attempts a WHERE a.task_id = run.task_id AND a.run_epoch = run.run_epoch
         AND a.worker_id = $4 AND a.outcome = run.outcome
+    UNION ALL
+    SELECT WHERE NOT EXISTS (SELECT FROM aaiclick_queue.tasks t WHERE t.id = run.task_id)
     LIMIT 1) AS landed
 """
 FLUSH_LIMIT = 500
@@ -66,23 +103,30 @@ async def complete(tx: Transaction, runs: Sequence[Ended], *, worker_id: int) ->
 
 async def _record(tx: Transaction, runs: Sequence[Ended], worker_id: int) -> set[int]:
     now = time.monotonic()
-    succeeded = [run for run in runs if isinstance(run.outcome, Succeeded)]
-    others = [run for run in runs if not isinstance(run.outcome, Succeeded)]
     landed: set[int] = set()
-    if succeeded:
+    for statement, some in _by_statement(runs).items():
+        if statement == SETTLE_OWN_RUNS:
+            landed |= await settle_runs(tx, some, worker_id=worker_id, now=now)
+            continue
         rows = await tx.fetch(
-            COMPLETE_SUCCEEDED,
-            [run.task_id for run in succeeded],
-            [run.run_epoch for run in succeeded],
-            [run.outcome.result for run in succeeded if isinstance(run.outcome, Succeeded)],
-            [now - run.started for run in succeeded],  # ages: the database's clock makes times of them
-            [now - run.ended for run in succeeded],
+            statement,
+            [run.task_id for run in some],
+            [run.run_epoch for run in some],
+            [run.outcome.result for run in some if isinstance(run.outcome, Succeeded)],
+            [now - run.started for run in some],  # ages: the database's clock makes times of them
+            [now - run.ended for run in some],
             worker_id,
         )
         landed.update(row["task_id"] for row in rows)
-    if others:
-        landed |= await settle_runs(tx, others, worker_id=worker_id, now=now)
     return landed
+
+
+def _by_statement(runs: Sequence[Ended]) -> dict[str, list[Ended]]:
+    parts: dict[str, list[Ended]] = {}
+    for run in runs:
+        ordinary = COMPLETE_SPECIAL if run.flags & SPECIAL else COMPLETE_SUCCEEDED
+        parts.setdefault(ordinary if isinstance(run.outcome, Succeeded) else SETTLE_OWN_RUNS, []).append(run)
+    return parts
 
 
 class Completer:
@@ -150,9 +194,9 @@ class Completer:
 
     async def _complete(self, tx: Connection, batch: Sequence[Ended], worker_id: int) -> set[int]:
         try:
-            if len({isinstance(run.outcome, Succeeded) for run in batch}) == 1:
+            if len(_by_statement(batch)) == 1:
                 return await complete(tx, batch, worker_id=worker_id)
-            async with tx.transaction():  # two statements: both land or neither, so that halving starts clean
+            async with tx.transaction():  # several statements: all land or none, so that halving starts clean
                 return await complete(tx, batch, worker_id=worker_id)
         except DATA_ERRORS as error:
             # One row that Postgres refuses must not hold up the others: halve until it stands alone.

@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from ..errors import DedupeKeyBusy, DuplicateTask, WrongContext
+from ..flags import KEYED
 from ..outcome import Error
 from ..schema import Transaction
 from ..spec import DedupeMode
 from .cancel import take_waiting
-from .enqueue import KEYED, NewTask, Spec, Written, insert_tasks
+from .enqueue import NewTask, Spec, Written, insert_tasks
+from .place import in_line
 
 LOCK_TIMEOUT = """
 SELECT current_setting('lock_timeout') AS before, current_setting('transaction_isolation') AS isolation,
@@ -54,17 +56,21 @@ WITH taken AS (
                                         flags, queue, reason)
     SELECT taken.task_id,
            least(now() + make_interval(secs => $3::float8), d.first_at + make_interval(secs => $4::float8)),
-           taken.order_key, taken.rank, taken.run_epoch, taken.attempt, taken.lost_count, taken.snoozes, taken.flags,
-           taken.queue, 'debounce'
+           CASE WHEN taken.flags & 2 = 2 THEN taken.task_id ELSE taken.order_key END, taken.rank, taken.run_epoch,
+           taken.attempt, taken.lost_count, taken.snoozes, taken.flags & ~2, taken.queue, 'debounce'
     FROM taken JOIN aaiclick_queue.dedupe d ON d.task_id = taken.task_id
     RETURNING task_id, not_before
+), given_back AS (
+    DELETE FROM aaiclick_queue.slots s USING taken
+    WHERE taken.flags & 2 = 2 AND s.task_id = taken.task_id AND s.stopping = 0
 )
 UPDATE aaiclick_queue.tasks t SET kwargs = $2::text::jsonb, eta = moved.not_before
 FROM moved WHERE t.id = $1::bigint RETURNING t.id
 """
 DEBOUNCE_PLACES = (
     DEBOUNCE.format(place="delayed", by_key=""),
-    DEBOUNCE.format(place="ready", by_key="AND p.queue = t.queue AND p.rank = -t.priority AND p.order_key = t.id"),
+    DEBOUNCE.format(place="held", by_key=""),
+    DEBOUNCE.format(place="ready", by_key=f"AND {in_line('p', 't')}"),
 )
 REPLACED = Error("Replaced", "a newer task took its dedupe key")
 LOCK_NOT_AVAILABLE = "55P03"

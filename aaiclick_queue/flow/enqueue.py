@@ -13,39 +13,72 @@ from typing import Any
 
 import msgspec
 
+from ..errors import QueueFull
 from ..ids import IdSource
 from ..schema import Transaction
 from .outbox import append_from
+from .place import of_key, of_queue, of_task
 
-KEYED = 1  # flag: the task holds a dedupe key, so whoever ends it frees that key
+EXACT_DEPTH = 10_000  # above that `queues.depth`, which the background refreshes, is as good and costs nothing
 
 # One statement for all tasks of one spec. Arrays that are NULL stand for columns nobody set: unnest pads them.
 # ON CONFLICT (id): a clash of ids costs a new id, never the caller's transaction.
+# `facts` are of the statement and not of the row: a queue without limits pays three looks at nearly empty indexes.
 ENQUEUE = f"""
-WITH new AS (
+WITH facts AS MATERIALIZED (
+    SELECT {of_task("$10::text")} AS by_task, {of_queue("$12::text")} AS by_queue,
+           (SELECT q.max_depth FROM aaiclick_queue.queues q
+            WHERE q.name = $12::text AND q.max_depth - $22::int < CASE
+                WHEN $22::int = 0 THEN NULL
+                WHEN q.max_depth > {EXACT_DEPTH} THEN coalesce(q.depth, 0)
+                ELSE (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = $12::text
+                                            LIMIT q.max_depth) AS line)
+                     + (SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = $12::text
+                                              LIMIT q.max_depth) AS line) END) AS full_at
+), new AS (
     INSERT INTO aaiclick_queue.tasks (id, kwargs, eta, expires_at, correlation_id, metadata, spawn_key, entrypoint,
-                                      name, queue, priority, max_attempts, retry, timeout_seconds, parent_id)
+                                      name, queue, priority, max_attempts, retry, timeout_seconds, parent_id,
+                                      concurrency_key, order_by, order_stops, keep, hooks)
     SELECT id, kwargs::jsonb, coalesce(eta, now() + make_interval(secs => countdown)),
            coalesce(expires_at, now() + make_interval(secs => expires_in)), correlation_id, metadata::jsonb, spawn_key,
-           $10::text, $11::text, $12::text, $13::int, $14::int, $15::text::jsonb, $16::float8, $17::bigint
+           $10::text, $11::text, $12::text, $13::int, $14::int, $15::text::jsonb, $16::float8, $17::bigint,
+           concurrency_key, order_by, nullif($18::int & 8 = 8, false), $20::text, $21::text::jsonb
     FROM unnest($1::bigint[], $2::text[], $3::float8[], $4::timestamptz[], $5::float8[], $6::timestamptz[],
-                $7::text[], $8::text[], $9::text[])
-         AS given(id, kwargs, countdown, eta, expires_in, expires_at, correlation_id, metadata, spawn_key)
-    ON CONFLICT DO NOTHING RETURNING id, eta, expires_at
+                $7::text[], $8::text[], $9::text[], $19::text[], $23::text[])
+         AS given(id, kwargs, countdown, eta, expires_in, expires_at, correlation_id, metadata, spawn_key,
+                  concurrency_key, order_by)
+    WHERE (SELECT full_at FROM facts) IS NULL
+    ON CONFLICT DO NOTHING RETURNING id, eta, expires_at, concurrency_key, order_by
+), placed AS (
+    SELECT id, eta, concurrency_key, order_by, eta IS NOT NULL AND eta > now() AS later,
+           $18::int | CASE WHEN order_by IS NULL THEN 0 ELSE 4 END AS flags,
+           order_by IS NOT NULL OR facts.by_task OR facts.by_queue OR {of_key("concurrency_key")} AS limited
+    FROM new CROSS JOIN facts
 ), ready AS (
     INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, flags)
-    SELECT $12::text, -($13::int), id, id, $18::int FROM new WHERE eta IS NULL OR eta <= now()
+    SELECT $12::text, -($13::int), id, id, flags FROM placed WHERE NOT later AND NOT limited
+    RETURNING queue, rank, order_key, task_id
+), held AS (
+    INSERT INTO aaiclick_queue.held (queue, rank, order_key, task_id, flags, entrypoint, key, chain)
+    SELECT $12::text, CASE WHEN order_by IS NULL THEN -($13::int) ELSE 0 END, id, id, flags,
+           CASE WHEN (SELECT by_task FROM facts) THEN $10::text ELSE '' END, coalesce(concurrency_key, ''),
+           coalesce(order_by, '') FROM placed WHERE NOT later AND limited
     RETURNING queue, rank, order_key, task_id
 ), delayed AS (
     INSERT INTO aaiclick_queue.delayed (task_id, not_before, order_key, rank, flags, queue, reason)
-    SELECT id, eta, id, -($13::int), $18::int, $12::text, 'eta' FROM new WHERE eta > now()
+    SELECT id, eta, id, -($13::int), flags, $12::text, 'eta' FROM placed WHERE later
 ), timers AS (
     INSERT INTO aaiclick_queue.timers (task_id, due_at) SELECT id, expires_at FROM new WHERE expires_at IS NOT NULL
 ), told AS (
-    {append_from("ready")}
+    {
+    append_from(
+        "(SELECT queue, rank, order_key, task_id FROM ready UNION ALL"
+        " SELECT queue, rank, order_key, task_id FROM held) AS entered"
+    )
+}
 )
-SELECT (SELECT array_agg(id) FROM new) AS ids, told.id AS outbox_id, told.queue, told.rank, told.order_key, told.n,
-       told.task_ids
+SELECT (SELECT array_agg(id) FROM new) AS ids, (SELECT full_at FROM facts) AS full_at,
+       told.id AS outbox_id, told.queue, told.rank, told.order_key, told.n, told.task_ids
 FROM (SELECT 1) AS one LEFT JOIN told ON true
 """
 
@@ -71,6 +104,8 @@ class Spec(msgspec.Struct, frozen=True):
     timeout: float | None = None
     parent_id: int | None = None
     flags: int = 0
+    keep: str | None = None
+    hooks: str | None = None
 
 
 class NewTask(msgspec.Struct):
@@ -83,6 +118,8 @@ class NewTask(msgspec.Struct):
     correlation_id: str | None = None
     metadata: str | None = None
     spawn_key: str | None = None
+    concurrency_key: str | None = None
+    order_by: str | None = None
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -134,8 +171,15 @@ async def written_before(tx: Transaction, spec: Spec, ids: AbstractSet[int]) -> 
     return {row["id"] for row in await tx.fetch(WRITTEN_BEFORE, list(ids), spec.entrypoint)}
 
 
-async def insert_tasks(tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int]) -> Written:
-    """One insert with the ids given; ids that were taken are missing from the answer."""
+async def insert_tasks(
+    tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int], *, room_for: int | None = None
+) -> Written:
+    """One insert with the ids given; ids that were taken are missing from the answer.
+
+    `room_for` so many the queue must have room, or QueueFull is raised and nothing written; a task's children are let
+    in anyway.
+    """
+    needed = 0 if spec.parent_id is not None else len(tasks) if room_for is None else room_for
     expires = [task.expires for task in tasks]
     rows = await tx.fetch(
         ENQUEUE,
@@ -157,7 +201,14 @@ async def insert_tasks(tx: Transaction, spec: Spec, tasks: Sequence[NewTask], id
         spec.timeout,
         spec.parent_id,
         spec.flags,
+        _column(task.concurrency_key for task in tasks),
+        spec.keep,
+        spec.hooks,
+        needed,
+        _column(task.order_by for task in tasks),
     )
+    if rows[0]["full_at"] is not None:
+        raise QueueFull(spec.queue, rows[0]["full_at"], needed)
     told = [
         Told(row["outbox_id"], row["queue"], row["rank"], row["order_key"], row["n"], tuple(row["task_ids"]))
         for row in rows

@@ -19,6 +19,7 @@ from ..schema import Transaction
 from .cancel import take_waiting
 from .mark import Mark
 from .outbox import append_from
+from .place import enter_line, in_line
 from .settle import SETTLE
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ WITH candidates AS MATERIALIZED (
     DELETE FROM aaiclick_queue.leases l WHERE l.ctid = ANY(ARRAY(SELECT ctid FROM candidates))
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
               l.order_key, l.claimed_at AS started_at, {{kind}} AS kind, {{error}} AS error, NULL::float8 AS seconds,
-              NULL::text AS retry
+              NULL::text AS retry, {{stops}} AS stops
 ), {SETTLE}
 SELECT task_id, kind FROM taken
 """
@@ -62,6 +63,7 @@ TAKE_LOST_RUNS = _TAKE_LEASES.format(
     kind=_LOST_KIND,
     error="""jsonb_build_object('type', 'WorkerLost', 'message', format(
         'worker %s did not renew its lease; lost run %s', l.worker_id, l.lost_count + 1))::text""",
+    stops="false",
 )
 TAKE_ORPHANED_RUNS = _TAKE_LEASES.format(
     candidates="""SELECT l.ctid FROM aaiclick_queue.leases l
@@ -70,6 +72,7 @@ TAKE_ORPHANED_RUNS = _TAKE_LEASES.format(
     kind=_LOST_KIND,
     error="""jsonb_build_object('type', 'WorkerLost', 'message',
         format('worker %s is not registered', l.worker_id))::text""",
+    stops="false",
 )
 TAKE_OVERDUE_RUNS = _TAKE_LEASES.format(
     candidates="""SELECT l.ctid FROM aaiclick_queue.leases l WHERE l.deadline_at < now()
@@ -79,6 +82,7 @@ TAKE_OVERDUE_RUNS = _TAKE_LEASES.format(
     error="""jsonb_build_object('type', 'TimedOut', 'message', format(
         'still running %s after its claim, past timeout and grace: its worker did not stop it',
         date_trunc('second', now() - l.claimed_at)))::text""",
+    stops="true",
 )
 MOVE_DUE = f"""
 WITH taken AS (
@@ -86,12 +90,12 @@ WITH taken AS (
         SELECT ctid FROM aaiclick_queue.delayed WHERE not_before >= $2 AND not_before <= now()
         ORDER BY not_before, task_id LIMIT $1 FOR UPDATE SKIP LOCKED))
     RETURNING task_id, not_before, order_key, rank, run_epoch, attempt, lost_count, snoozes, flags, queue
-), moved AS (
-    INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
-    SELECT queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags FROM taken
-    ON CONFLICT DO NOTHING RETURNING queue, rank, order_key, task_id
-), told AS (
-    {append_from("moved")}
+), due AS (
+    SELECT d.task_id, d.order_key, d.rank, d.run_epoch, d.attempt, d.lost_count, d.snoozes, d.flags, d.queue,
+           t.entrypoint, t.concurrency_key, t.order_by
+    FROM taken d JOIN aaiclick_queue.tasks t ON t.id = d.task_id
+), {enter_line("due")}, told AS (
+    {append_from("entered")}
 )
 SELECT coalesce((SELECT array_agg(not_before) FROM taken), '{{}}') AS moved,
        extract(epoch FROM (SELECT not_before FROM aaiclick_queue.delayed WHERE not_before > now()
@@ -104,11 +108,34 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
        EXISTS (SELECT FROM aaiclick_queue.leases WHERE worker_id = ANY(ARRAY(
                SELECT id FROM aaiclick_queue.workers WHERE status IN ('LOST', 'STOPPED')))) AS lost,
        EXISTS (SELECT FROM aaiclick_queue.timers WHERE due_at <= now()) AS expired,
+       EXISTS (SELECT FROM aaiclick_queue.limits) OR EXISTS (SELECT FROM aaiclick_queue.held) AS limits,
+       EXISTS (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN') AS operations,
+       EXISTS (SELECT FROM aaiclick_queue.queues WHERE max_depth > 10000) AS deep,
        extract(epoch FROM least(
            (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
            (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1)
        ) - now())::float8 AS next_end
 """
+REFRESH_DEPTHS = """
+UPDATE aaiclick_queue.queues q SET depth_at = now(), depth = (
+    SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = q.name LIMIT q.max_depth) AS line) + (
+    SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = q.name LIMIT q.max_depth) AS line)
+WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM aaiclick_queue.queues WHERE max_depth > 10000 FOR UPDATE SKIP LOCKED))
+"""
+# The net behind everything that gives slots back. A strict order is held until its task is final, and beyond that where
+# its failure is to stop those behind it.
+SWEEP_SLOTS = f"""
+DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
+    SELECT s.ctid FROM aaiclick_queue.slots s LEFT JOIN aaiclick_queue.tasks t ON t.id = s.task_id
+    WHERE s.stopping = 0 AND CASE
+        WHEN s.ends_at IS NOT NULL THEN s.ends_at <= now()
+        WHEN s.limit_id = 0 THEN t.id IS NULL OR (t.status IS NOT NULL
+                                                  AND NOT (t.status = 'FAILED' AND coalesce(t.order_stops, false)))
+        ELSE NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id)
+             AND NOT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}) END
+    LIMIT $1 FOR UPDATE OF s SKIP LOCKED))
+"""
+FORGET_LAPSED = "DELETE FROM aaiclick_queue.limits WHERE until <= now() AND kind = 'pause'"
 EXPIRED_TIMERS = """
 SELECT task_id FROM aaiclick_queue.timers WHERE due_at <= now() ORDER BY due_at, task_id LIMIT $1
 FOR UPDATE SKIP LOCKED
@@ -152,6 +179,8 @@ class Reaped(msgspec.Struct, frozen=True):
     lost: int = 0
     overdue: int = 0
     expired: int = 0
+    limits: bool = False  # there are limits, or tasks that are held
+    operations: bool = False
     next_end: float | None = None  # seconds until a lease or a timer that is known now ends
 
     @property
@@ -170,6 +199,7 @@ class Reaper:
         self._seen = time.monotonic()
         self._blind_until = 0.0
         self._overdue_at = 0.0
+        self._depths_at = 0.0
         self._swept = ("", "")
         self.looks_at_all: Callable[[], bool] = lambda: True
 
@@ -181,7 +211,16 @@ class Reaper:
         overdue = await self._take_overdue(limit)
         expired = await self._expire(limit) if look["expired"] else 0
         self._seen = time.monotonic()
-        return Reaped(marked, lost, overdue, expired, look["next_end"])
+        if look["deep"] and self.looks_at_all():
+            await self._refresh_depths()
+        return Reaped(marked, lost, overdue, expired, look["limits"], look["operations"], look["next_end"])
+
+    async def _refresh_depths(self) -> None:
+        # Counted by whoever looks at everything, and the less often the longer it takes.
+        began = time.monotonic()
+        if began >= self._depths_at:
+            await self._db.fetch(REFRESH_DEPTHS)
+            self._depths_at = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
 
     async def _take_lost(self, limit: int) -> int:
         rows = await self._db.fetch(TAKE_LOST_RUNS, limit, self._settings.lost_limit)
@@ -214,7 +253,7 @@ class Reaper:
     async def sweep_once(self, limit: int = BATCH) -> None:
         """The slow net: leases of unknown workers, keys of tasks that are over, old workers, days ahead."""
         failed: Exception | None = None
-        for step in (self._ensure_days, self._take_orphans, self._sweep_keys, self._forget_workers):
+        for step in (self._ensure_days, self._take_orphans, self._sweep_keys, self._sweep_slots, self._forget_workers):
             try:
                 await step(limit)
             except Exception as error:  # one that cannot be done must not keep the others from being done
@@ -231,6 +270,10 @@ class Reaper:
     async def _sweep_keys(self, limit: int) -> None:
         rows = await self._db.fetch(SWEEP_KEYS, limit, *self._swept)
         self._swept = (rows[0]["scope"], rows[0]["key"]) if rows else ("", "")
+
+    async def _sweep_slots(self, limit: int) -> None:
+        await self._db.fetch(SWEEP_SLOTS, limit)
+        await self._db.fetch(FORGET_LAPSED)
 
     async def _forget_workers(self, limit: int) -> None:
         await self._db.fetch(FORGET_WORKERS, limit)

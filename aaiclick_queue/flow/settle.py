@@ -11,18 +11,22 @@ from typing import assert_never
 
 from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Succeeded
 from ..schema import Transaction
+from .ending import FAILURE_HOOKS, FORGET_ROWS, HOOKED_ROWS, slots_of
 from .outbox import append_from
+from .place import enter_line
 
 # `taken` has: task_id, run_epoch, worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key, started_at,
-# kind, error (text), seconds, retry (text). attempt counts the running one; a kind that does not spend it writes
-# attempt - 1.
+# kind, error (text), seconds, retry (text), stops (its code may still run). attempt counts the running one; a kind
+# that does not spend it writes attempt - 1.
 _SETTLE = """
 final AS (
     UPDATE aaiclick_queue.tasks t
     SET status = taken.kind, attempt = taken.attempt, run_epoch = taken.run_epoch, worker_id = taken.worker_id,
         error = taken.error::jsonb, started_at = taken.started_at, finished_at = now()
-    FROM taken WHERE t.id = taken.task_id AND taken.kind IN ('FAILED', 'CANCELLED')
-), freed AS (
+    FROM taken WHERE t.id = taken.task_id AND taken.kind IN ('FAILED', 'CANCELLED') AND taken.flags & 32 = 0
+), gone AS (
+    SELECT task_id FROM taken WHERE kind IN ('FAILED', 'CANCELLED') AND flags & 32 = 32
+), {forget_rows}, freed AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d WHERE d.until IS NULL AND d.task_id = ANY(ARRAY(
             SELECT task_id FROM taken WHERE flags & 1 = 1 AND kind IN ('FAILED', 'CANCELLED')))
@@ -35,25 +39,36 @@ final AS (
                         WHEN taken.kind = 'LOST' THEN make_interval(secs => (1 << least(taken.lost_count, 6))
                                                                             * (0.5 + random() / 2))
                         ELSE aaiclick_queue.backoff(coalesce(t.retry, taken.retry::jsonb), taken.attempt) END,
-           taken.order_key, -t.priority, taken.run_epoch,
+           CASE WHEN taken.flags & 2 = 2 THEN t.id ELSE taken.order_key END, -t.priority, taken.run_epoch,
            CASE WHEN taken.kind = 'RETRYING' THEN taken.attempt ELSE taken.attempt - 1 END,
-           taken.lost_count + (taken.kind = 'LOST')::int, taken.snoozes + (taken.kind = 'SNOOZED')::int, taken.flags,
-           t.queue, CASE taken.kind WHEN 'RETRYING' THEN 'retry' WHEN 'SNOOZED' THEN 'snooze' WHEN 'LOST' THEN 'lost'
-                                    ELSE 'unknown entrypoint' END
+           taken.lost_count + (taken.kind = 'LOST')::int, taken.snoozes + (taken.kind = 'SNOOZED')::int,
+           taken.flags & ~2, t.queue,
+           CASE taken.kind WHEN 'RETRYING' THEN 'retry' WHEN 'SNOOZED' THEN 'snooze' WHEN 'LOST' THEN 'lost'
+                           ELSE 'unknown entrypoint' END
     FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id
     WHERE taken.kind IN ('RETRYING', 'SNOOZED', 'UNKNOWN', 'LOST')
     ON CONFLICT DO NOTHING
     RETURNING task_id, not_before
-), again AS (
-    INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
-    SELECT t.queue, -t.priority, taken.order_key, taken.task_id, taken.run_epoch, taken.attempt - 1,
-           taken.lost_count, taken.snoozes, taken.flags
+), released AS (
+    SELECT taken.task_id, taken.run_epoch, taken.attempt - 1 AS attempt, taken.lost_count, taken.snoozes, taken.flags,
+           t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by, taken.order_key,
+           taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = t.id AS admitted
     FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id WHERE taken.kind = 'RELEASED'
+), kept AS (
+    INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
+    SELECT queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags
+    FROM released WHERE admitted
     ON CONFLICT DO NOTHING
     RETURNING queue, rank, order_key, task_id
-), told AS (
+), {hooks}, again AS (
+    SELECT task_id, CASE WHEN flags & 2 = 2 THEN task_id ELSE order_key END AS order_key, run_epoch, attempt,
+           lost_count, snoozes, flags, queue, rank, entrypoint, concurrency_key, order_by
+    FROM released WHERE NOT admitted
+    UNION ALL
+    {hooked_rows}
+), {enter}, told AS (
     {outbox}
-), history AS (
+), {slots}, history AS (
     INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome, error)
     SELECT task_id, worker_id, started_at, run_epoch, attempt, kind, error::jsonb FROM taken
     WHERE kind IN ('RETRYING', 'SNOOZED', 'UNKNOWN', 'LOST')
@@ -65,7 +80,39 @@ final AS (
     WHERE taken.kind IN ('RETRYING', 'LOST', 'CANCELLED', 'UNKNOWN')
 )
 """
-SETTLE = _SETTLE.format(outbox=append_from("again"))
+# A slot is given back with its run. One of a run that may still work is kept, as stopping, until its worker says that
+# it has ended or is over itself; one of a rate ends a period after the start; one of a strict order is kept until the
+# task is final, and beyond that if its failure stops the order.
+_SLOTS = f"""fates AS MATERIALIZED (
+    SELECT slot.at, taken.worker_id, CASE WHEN slot.seconds IS NULL THEN taken.run_epoch ELSE 0 END AS stopping,
+           taken.started_at + make_interval(secs => slot.seconds) AS ends_at, CASE
+               WHEN taken.kind = 'RELEASED' AND taken.task_id = ANY(ARRAY(SELECT task_id FROM released WHERE admitted))
+                   THEN CASE WHEN slot.seconds IS NULL THEN 'as it is' ELSE 'unclaimed' END
+               WHEN slot.limit_id = 0 AND (taken.kind NOT IN ('FAILED', 'CANCELLED')
+                                           OR (taken.kind = 'FAILED' AND taken.flags & 8 = 8)) THEN 'as it is'
+               WHEN slot.seconds IS NULL AND taken.stops THEN 'stopping'
+               WHEN slot.seconds > 0 AND taken.started_at + make_interval(secs => slot.seconds) > now() THEN 'until'
+               ELSE 'free' END AS fate
+    FROM taken CROSS JOIN LATERAL ({slots_of("taken.task_id")}) AS slot WHERE taken.flags & 6 <> 0
+), given_back AS (
+    DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(SELECT at FROM fates WHERE fate = 'free'))
+), kept_slots AS (
+    UPDATE aaiclick_queue.slots s
+    SET stopping = fates.stopping, worker_id = fates.worker_id,
+        ends_at = CASE WHEN fates.fate = 'until' THEN fates.ends_at END
+    FROM fates WHERE s.ctid = fates.at AND fates.fate IN ('stopping', 'until', 'unclaimed')
+)"""
+SETTLE = _SETTLE.format(
+    forget_rows=FORGET_ROWS,
+    hooks=FAILURE_HOOKS,
+    hooked_rows=HOOKED_ROWS,
+    enter=enter_line("again"),
+    outbox=append_from(
+        "(SELECT queue, rank, order_key, task_id FROM kept UNION ALL"
+        " SELECT queue, rank, order_key, task_id FROM entered) AS line"
+    ),
+    slots=_SLOTS,
+)
 
 
 def own_leases(runs: str, *, worker_id: str) -> str:
@@ -82,14 +129,14 @@ def own_leases(runs: str, *, worker_id: str) -> str:
             FOR UPDATE) AS held"""
 
 
-_RUNS = """unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::float8[], $6::float8[], $8::text[])
-             AS run(task_id, run_epoch, kind, error, seconds, ran, retry)"""
+_RUNS = """unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::float8[], $6::float8[], $8::text[],
+                $9::boolean[]) AS run(task_id, run_epoch, kind, error, seconds, ran, retry, stops)"""
 SETTLE_OWN_RUNS = f"""
 WITH taken AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$7")}) AS run WHERE l.ctid = run.at
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
               l.order_key, now() - make_interval(secs => run.ran) AS started_at, run.kind, run.error, run.seconds,
-              run.retry
+              run.retry, run.stops
 ), {SETTLE}
 SELECT taken.task_id FROM taken
 """
@@ -100,7 +147,7 @@ WITH taken AS (
         SELECT ctid FROM aaiclick_queue.leases WHERE worker_id = $1 LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
               l.order_key, l.claimed_at AS started_at, 'RELEASED' AS kind, NULL::text AS error, NULL::float8 AS seconds,
-              NULL::text AS retry
+              NULL::text AS retry, false AS stops
 ), {SETTLE}
 SELECT taken.task_id FROM taken
 """
@@ -127,6 +174,7 @@ async def settle_runs(tx: Transaction, runs: Sequence[Ended], *, worker_id: int,
         [now - run.started for run in runs],
         worker_id,
         [run.outcome.retry if isinstance(run.outcome, Later) else None for run in runs],
+        [run.still_running for run in runs],
     )
     return {row["task_id"] for row in rows}
 

@@ -48,7 +48,7 @@ def test_a_long_line_is_shown_with_a_plus(invoke: Invoke, settings: Settings) ->
 
     asyncio.run(fill())
     header, row = invoke("queue", "list").stdout.splitlines()
-    assert header.split() == ["QUEUE", "READY", "OLDEST", "DELAYED", "RUNNING", "WORKERS", "STATE"]
+    assert header.split() == ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "WORKERS", "STATE"]
     assert row.split()[:2] == ["default", "10,000+"]
     assert row.endswith("no worker serves it")
 

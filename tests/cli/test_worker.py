@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from aaiclick_queue import migrate
 from aaiclick_queue.cli.service import parse_queues
 from aaiclick_queue.settings import Settings
 from tests.cli.conftest import Invoke
@@ -53,7 +54,15 @@ def test_a_worker_runs_what_the_command_line_enqueues_and_ends_with_0_at_sigterm
             ("↻", "fail"),
             ("!", "fail"),
         ]
-        for part in ("aaiclick-queue 0", "queues", "default", "100 async", "postgresql://", f"{MODULE}.add", "0001"):
+        for part in (
+            "aaiclick-queue 0",
+            "queues",
+            "default",
+            "100 async",
+            "postgresql://",
+            f"{MODULE}.add",
+            migrate.HEAD,
+        ):
             assert part in started.stderr
     [stopped] = json.loads(invoke("workers", "list", "--json").stdout)
     assert (stopped["status"], stopped["completed"], stopped["failed"]) == ("STOPPED", 1, 1)

@@ -38,7 +38,16 @@ _HISTORY = f"""
 INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome)
 SELECT i, 1, now(), 1, 1, 'RETRYING' FROM generate_series(1, {ENDED}) AS i
 """
-FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY)
-HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers")
+_HELD = """
+INSERT INTO aaiclick_queue.held (task_id, order_key, rank, queue, key)
+SELECT -i, -i, 0, CASE WHEN i % 2 = 0 THEN 'limited' ELSE 'full' END, format('tenant %s', i % 100)
+FROM generate_series(1, 200000) AS i
+"""
+_SLOTS = """
+INSERT INTO aaiclick_queue.slots (task_id, limit_id, key, seconds, ends_at)
+SELECT -i, -1, format('tenant %s', i % 100), 3600, now() + interval '1 hour' FROM generate_series(1, 5000) AS i
+"""
+FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS)
+HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers", "held", "slots")
 # So that nobody refreshes the statistics behind the test's back.
 NO_AUTOVACUUM = tuple(f"ALTER TABLE aaiclick_queue.{table} SET (autovacuum_enabled = off)" for table in HOT_TABLES)

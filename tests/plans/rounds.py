@@ -8,8 +8,9 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from aaiclick_queue import flow
+from aaiclick_queue import flags, flow
 from aaiclick_queue.flow import (
+    admit,
     cancel,
     claim,
     complete,
@@ -22,6 +23,7 @@ from aaiclick_queue.flow import (
     settle,
     unknown,
 )
+from aaiclick_queue.flow.choose import Lane
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted, queues_in_line
 from aaiclick_queue.flow.enqueue import NewTask, Spec, id_source
 from aaiclick_queue.flow.heartbeat import Counters, Identity, register
@@ -43,6 +45,12 @@ COLD = {
     "reaper.FORGET_WORKERS": "once a minute, looks at every worker",
     "reaper.ENSURE_PARTITIONS": "once a minute, a function",
     "enqueue.NODE": "once a process, reads no table",
+    "reaper.REFRESH_DEPTHS": "as seldom as it is slow, counts up to max_depth",
+    "reaper.SWEEP_SLOTS": "once a minute, looks at every slot",
+    "reaper.FORGET_LAPSED": "once a minute, looks at every limit",
+    "limits.": "by hand, or once a minute",
+    "operate.": "by hand, a page of a thousand at a time",
+    "retry.": "by hand",
 }
 
 
@@ -61,7 +69,7 @@ def _statements() -> dict[str, str]:
 
 # Not the pieces that statements are made of: those begin otherwise, or have braces left to fill.
 STATEMENT = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b(?!.*\{[a-z_]+\}).*\baaiclick_queue\.", re.DOTALL)
-FLOW = {name: sql for name, sql in _statements().items() if name not in COLD}
+FLOW = {name: sql for name, sql in _statements().items() if name not in COLD and f"{name.split('.')[0]}." not in COLD}
 # What runs on connections of the application's kind: its own enqueues, and the end of current().transaction().
 APPLICATION = {"enqueue.ENQUEUE": enqueue.ENQUEUE, "complete.COMPLETE_SUCCEEDED": complete.COMPLETE_SUCCEEDED}
 STATEMENTS = [*FLOW, *(f"{name} for an application" for name in APPLICATION)]
@@ -97,6 +105,7 @@ class Round:
         await self._hold_loops()
         claimed = await self._claim()
         await self._run_and_complete(claimed)
+        await self._admit()
         await self._reap()
         await self._cancel()
         await self._leave()
@@ -181,6 +190,36 @@ class Round:
         await complete._landed_before(self._flow, runs, self._worker_id)
         await self._flow.fetch(FINISHED, [run.task_id for run in runs])
 
+    async def _admit(self) -> None:
+        """Tasks under limits and of a strict order: held, let in, claimed, and their slots given back."""
+        await self._flow.fetch(SOME_LIMITS)
+        line = Line({"limited": 1, "turns": 1})
+        for queue in ("limited", "turns"):
+            spec = Spec(
+                "shop.mail.send", queue, flags=flags.HOOKED, hooks='{"success": {"entrypoint": "shop.mail.thank"}}'
+            )
+            task = NewTask(
+                "{}", concurrency_key="acme", order_by=f"order {self._worker_id}" if queue == "turns" else None
+            )
+            written = await enqueue.enqueue(self._flow, spec, [task] * self._batch, self._take)
+            await self._flow.fetch(relay.FORGET_OUTBOX_ROWS, [told.outbox_id for told in written.told])
+        admission = admit.Admission(self._flow)
+        lanes = [
+            Lane(queue, "", "acme", order) for queue, order in (("limited", ""), ("turns", f"order {self._worker_id}"))
+        ]
+        admission.freed(lanes)
+        assert (await admission.admit_once(lanes=2, batch=2 * self._batch)).count > 1
+        claimed = await line.claim(self._flow, Wanted(2 * self._batch, self._worker_id, 3600, 30))
+        admission.freed(lanes)
+        await admission.admit_once(lanes=2, batch=2 * self._batch)
+        now = time.monotonic()
+        runs = [Ended(one.task_id, one.run_epoch, Succeeded("1"), now, now, flags=one.flags) for one in claimed]
+        assert len(await complete.complete(self._flow, runs, worker_id=self._worker_id)) == len(runs)
+        await admit.give_back_stopped(self._flow, [(claimed[0].task_id, 1)], worker_id=self._worker_id)
+        written = await enqueue.enqueue(self._flow, spec, [NewTask("{}")] * self._batch, self._take)
+        await self._flow.fetch(relay.FORGET_OUTBOX_ROWS, [told.outbox_id for told in written.told])
+        assert await cancel.cancel(self._flow, written.ids)
+
     async def _reap(self) -> None:
         await self._flow.fetch(
             "UPDATE aaiclick_queue.workers SET lease_expires_at = now() - interval '1 s' WHERE id = $1", self._worker_id
@@ -203,6 +242,11 @@ class Round:
         await heartbeat.set_status(self._flow, self._worker_id, "STOPPED", Counters())
 
 
+SOME_LIMITS = """
+INSERT INTO aaiclick_queue.limits (scope, name, kind, per_key, n, seconds)
+VALUES ('queue', 'limited', 'running', false, 100000, NULL), ('queue', 'limited', 'rate', true, 100000, 0.01),
+       ('queue', 'turns', 'fair', false, 1000, NULL) ON CONFLICT DO NOTHING
+"""
 LEASED = "SELECT task_id FROM aaiclick_queue.leases WHERE worker_id = $1 LIMIT $2"
 
 

@@ -67,7 +67,7 @@ def _complaints(node: Node, statement: str) -> list[str]:
         complaints.append(f"{over} read {node.read:g} rows")
     if node.buffers > 60 * BATCH + every_lease:
         complaints.append(f"{over} touched {node.buffers} buffers")
-    forbidden = {"tasks", "ready", "delayed"} | (set() if every_lease else {"leases"})
+    forbidden = {"tasks", "ready", "delayed", "held", "slots"} | (set() if every_lease else {"leases"})
     if node.node_type == "Seq Scan" and node.relation_name in forbidden and node.read:
         complaints.append(over)
     if node.node_type == "Sort" and node.read > BATCH:

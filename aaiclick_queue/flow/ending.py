@@ -1,0 +1,67 @@
+"""What the end of a task may bring beyond its status: hooks are enqueued, a row that nobody wants kept is dropped.
+
+Parts of the statements of complete and settle: they happen with the end or not at all.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..outcome import Error
+
+# Of the tasks in `gone`.
+FORGET_ROWS = """forgotten AS (
+    DELETE FROM aaiclick_queue.tasks WHERE id = ANY(ARRAY(SELECT task_id FROM gone))
+), forgotten_progress AS (
+    DELETE FROM aaiclick_queue.progress WHERE task_id = ANY(ARRAY(SELECT task_id FROM gone))
+), forgotten_checkpoints AS (
+    DELETE FROM aaiclick_queue.checkpoints WHERE task_id = ANY(ARRAY(SELECT task_id FROM gone))
+)"""
+_HOOKS = """hooked AS (
+    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id, parent_id, spawn_key)
+    SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', jsonb_build_object('ended', jsonb_build_object(
+               'id', t.id::text, 'entrypoint', t.entrypoint, 'name', t.name, 'queue', t.queue, 'status', {status},
+               'attempt', run.attempt, 'kwargs', t.kwargs, 'result', {result}, 'error', {error})),
+           coalesce(hook.value->>'queue', t.queue), t.priority, t.correlation_id, t.id,
+           format('on_%s:%s', hook.name, run.run_epoch)
+    FROM {source} AS run JOIN aaiclick_queue.tasks t ON t.id = run.task_id
+    CROSS JOIN LATERAL jsonb_each(t.hooks) AS hook(name, value)
+    WHERE run.flags & 16 = 16 AND ({fired})
+    ON CONFLICT DO NOTHING
+    RETURNING id AS task_id, queue, -priority AS rank, entrypoint
+)"""
+SUCCESS_HOOKS = _HOOKS.format(
+    source="ended", fired="hook.name = 'success'", status="'COMPLETED'", result="run.result::jsonb", error="NULL::jsonb"
+)
+FAILURE_HOOKS = _HOOKS.format(
+    source="taken",
+    fired="""hook.name = 'retry' AND run.kind = 'RETRYING' OR run.kind = 'FAILED' AND (hook.name = 'failure'
+           OR hook.name = 'give_up' AND (run.attempt >= t.max_attempts
+                                         OR (run.error::jsonb)->>'type' = 'WorkerLost'))""",
+    status="run.kind",
+    result="NULL::jsonb",
+    error="run.error::jsonb",
+)
+HOOKED_ROWS = """(SELECT task_id, task_id AS order_key, 0 AS run_epoch, 0 AS attempt, 0 AS lost_count, 0 AS snoozes,
+           0 AS flags, queue, rank, entrypoint, NULL::text AS concurrency_key, NULL::text AS order_by FROM hooked)"""
+
+
+def slots_of(task_id: str) -> str:
+    """A subquery that finds and locks the slots a task holds; joined the obvious way a plan reads all of them."""
+    return f"""
+        SELECT s.ctid AS at, s.limit_id, s.seconds FROM aaiclick_queue.slots s
+        WHERE s.task_id = {task_id} AND s.stopping = 0 FOR UPDATE"""
+
+
+class EndedTask(msgspec.Struct, frozen=True):
+    """What a hook is told of the task that it was set on, as its one argument `ended`."""
+
+    id: str
+    entrypoint: str
+    name: str | None
+    queue: str
+    status: str
+    attempt: int
+    kwargs: dict[str, object]
+    result: object = None
+    error: Error | None = None

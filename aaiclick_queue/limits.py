@@ -1,0 +1,191 @@
+"""Limits from Python: how much of a queue, a task or a key may run at once, and how often; changed at run time."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from .client import Client, default_client
+from .errors import BadTask
+from .flow.kick import kick_claimers
+from .flow.limits import LimitView, NewLimit, Scope, drop_limit, set_limit, set_max_depth
+from .flow.limits import list_limits as read_limits
+from .postgres import Database
+from .retry import seconds
+
+UNCHANGED: Any = object()
+FAIR_WINDOW = 1000
+PERIODS = {
+    "s": 1,
+    "sec": 1,
+    "second": 1,
+    "m": 60,
+    "min": 60,
+    "minute": 60,
+    "h": 3600,
+    "hour": 3600,
+    "d": 86400,
+    "day": 86400,
+}
+MOST = 1_000_000
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """So many starts in any stretch of so many seconds."""
+
+    n: int
+    seconds: float
+
+    @classmethod
+    def of(cls, value: str | Rate | tuple[int, float | timedelta]) -> Rate:
+        """A rate as people write it: '100/min', '5/10s', (100, 60)."""
+        if isinstance(value, Rate):
+            return value
+        if isinstance(value, tuple) and len(value) == 2:
+            return cls(_count("rate", value[0]), seconds("rate", value[1], least=0.001))
+        found = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*([a-z]+)\s*", str(value).lower())
+        unit = found[3] if found else ""
+        if not found or (PERIODS.get(unit) or PERIODS.get(unit.rstrip("s"))) is None:
+            raise BadTask(f"rate={value!r} is no rate: write '100/min', '10/s' or '5/10s'")
+        period = float(found[2] or 1) * (PERIODS.get(unit) or PERIODS[unit.rstrip("s")])
+        return cls(_count("rate", int(found[1])), seconds("rate", period, least=0.001))
+
+
+async def limit_queue(  # noqa: PLR0913 - one parameter a limit
+    queue: str,
+    *,
+    max_running: int | None = UNCHANGED,
+    rate: str | Rate | None = UNCHANGED,
+    per_key: int | None = UNCHANGED,
+    per_key_rate: str | Rate | None = UNCHANGED,
+    fair: bool = UNCHANGED,
+    max_depth: int | None = UNCHANGED,
+    client: Client | None = None,
+    by: str | None = None,
+) -> list[int]:
+    """Limit a queue; None takes a limit away, what is left out stays. Gives the operations that apply new ones.
+
+    `per_key` limits count each `concurrency_key` for itself; `fair` gives keys equal turns.
+    """
+    wanted = _wanted("queue", queue, max_running, rate, per_key=per_key, per_key_rate=per_key_rate)
+    if fair is not UNCHANGED:
+        wanted[NewLimit("queue", queue, "fair")] = NewLimit("queue", queue, "fair", FAIR_WINDOW) if fair else None
+    depth = max_depth if max_depth in (None, UNCHANGED) else _count("max_depth", max_depth)
+    db = await _database(client)
+    if depth is not UNCHANGED:
+        await set_max_depth(db, queue, depth, by=by or whoami())
+    return await _apply(db, wanted, by)
+
+
+async def limit_task(  # noqa: PLR0913 - one parameter a limit
+    entrypoint: str,
+    *,
+    max_running: int | None = UNCHANGED,
+    rate: str | Rate | None = UNCHANGED,
+    per_key: int | None = UNCHANGED,
+    per_key_rate: str | Rate | None = UNCHANGED,
+    client: Client | None = None,
+    by: str | None = None,
+) -> list[int]:
+    """Limit a task wherever it is queued; None takes a limit away, what is left out stays."""
+    wanted = _wanted("task", entrypoint, max_running, rate, per_key=per_key, per_key_rate=per_key_rate)
+    return await _apply(await _database(client), wanted, by)
+
+
+async def limit_key(
+    key: str,
+    *,
+    max_running: int | None = UNCHANGED,
+    rate: str | Rate | None = UNCHANGED,
+    client: Client | None = None,
+    by: str | None = None,
+) -> list[int]:
+    """Limit one concurrency key over all queues; None takes a limit away, what is left out stays."""
+    return await _apply(await _database(client), _wanted("key", key, max_running, rate), by)
+
+
+async def pause_task(
+    entrypoint: str,
+    *,
+    lasts: float | timedelta | None = None,
+    reason: str | None = None,
+    client: Client | None = None,
+    by: str | None = None,
+) -> list[int]:
+    """Let no run of this task start, for so long or until `resume_task`; what runs goes on."""
+    length = None if lasts is None else seconds("lasts", lasts, least=0.1)
+    pause = NewLimit("task", _name("entrypoint", entrypoint), "pause", lasts=length, reason=reason)
+    return await _apply(await _database(client), {pause: pause}, by)
+
+
+async def resume_task(entrypoint: str, *, client: Client | None = None, by: str | None = None) -> bool:
+    """Let the task run again; False when it was not paused."""
+    db = await _database(client)
+    return await drop_limit(db, NewLimit("task", entrypoint, "pause"), by=by or whoami())
+
+
+async def list_limits(*, client: Client | None = None) -> list[LimitView]:
+    """Every limit there is, with what is taken of it."""
+    return await read_limits(await _database(client))
+
+
+def whoami() -> str:
+    """Who makes a change, as it is kept with it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"
+
+
+Changes = dict[NewLimit, NewLimit | None]
+
+
+def _wanted(  # noqa: PLR0913 - one parameter a limit
+    scope: Scope, name: str, max_running: Any, rate: Any, *, per_key: Any = UNCHANGED, per_key_rate: Any = UNCHANGED
+) -> Changes:
+    _name(scope if scope != "task" else "entrypoint", name)
+    wanted: Changes = {}
+    for what, value, each in (("max_running", max_running, False), ("per_key", per_key, True)):
+        if value is not UNCHANGED:
+            key = NewLimit(scope, name, "running", per_key=each)
+            wanted[key] = None if value is None else msgspec.structs.replace(key, n=_count(what, value))
+    for value, each in ((rate, False), (per_key_rate, True)):
+        if value is not UNCHANGED:
+            key = NewLimit(scope, name, "rate", per_key=each)
+            made = None if value is None else Rate.of(value)
+            wanted[key] = None if made is None else msgspec.structs.replace(key, n=made.n, seconds=made.seconds)
+    return wanted
+
+
+async def _apply(db: Database, wanted: Mapping[NewLimit, NewLimit | None], by: str | None) -> list[int]:
+    operations: list[int] = []
+    for key, limit in wanted.items():
+        if limit is None:
+            await drop_limit(db, key, by=by or whoami())
+        elif (operation := await set_limit(db, limit, by=by or whoami())) is not None:
+            operations.append(operation)
+    kick_claimers()
+    return operations
+
+
+async def _database(client: Client | None) -> Database:
+    return await (client or await default_client()).database()
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST:
+        raise BadTask(f"{name}={value!r}: give a whole number from 1 to {MOST:,}, or None for no limit")
+    return value
+
+
+def _name(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= 200 or "\x00" in value:
+        raise BadTask(f"{what}={value!r}: give a name of 1 to 200 characters")
+    return value
