@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from . import orders
 from .client import settings_here
 from .context import Services, enter
 from .errors import QueueError
@@ -234,6 +235,7 @@ def main() -> None:
     assert isinstance(begin, Begin)
     assert isinstance(first, Load)
     settings = _set_up(begin)
+    orders.is_child = True
     answer = load(first.modules)
     link.sendall(frame(answer))
     code = 1

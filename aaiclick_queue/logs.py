@@ -90,8 +90,10 @@ def shared() -> LogsOf | None:
 
 def set_up_as(worker: LogsOf) -> None:
     """Write lines as the worker does, among its own."""
-    os.set_inheritable(worker.descriptor, False)
-    stream = os.fdopen(worker.descriptor, "w", encoding="utf-8", errors="replace", buffering=1)
+    stream = sys.stdout
+    if worker.descriptor != stream.fileno():
+        os.set_inheritable(worker.descriptor, False)
+        stream = os.fdopen(worker.descriptor, "w", encoding="utf-8", errors="replace", buffering=1)
     set_up(worker.log_format, worker.level, colour=worker.colour, tracebacks=worker.tracebacks, stream=stream)
 
 

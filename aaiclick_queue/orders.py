@@ -14,6 +14,7 @@ from .flow.claim import Claimed
 from .outcome import Error, Outcome
 
 HEAD = struct.Struct(">I")
+is_child = False  # whether this process is a child
 LONGEST = 1 << 30  # a longer frame was not written by us
 
 

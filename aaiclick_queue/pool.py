@@ -23,6 +23,7 @@ log = logging.getLogger("aaiclick_queue.worker")
 
 START_SECONDS = 120.0
 LONGEST_BACKOFF = 30.0
+AGEING = 0.8
 
 
 class Recycling(msgspec.Struct, frozen=True):
@@ -53,6 +54,7 @@ class Pool:
         self._idle: list[ChildProcess] = []
         self._waiting: deque[asyncio.Future[ChildProcess]] = deque()
         self._starting = 0
+        self._ageing: set[ChildProcess] = set()  # near the end of their service: successors are started beside them
         self._target = 0  # how many are kept warm: as many as were wanted at once
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -92,18 +94,24 @@ class Pool:
         worn = child.served >= self._recycling.tasks or megabytes > self._recycling.megabytes
         if worn or self._closed or not reusable or not child.is_alive:
             self._dismiss(child)
-        else:
-            self._offer(child)
+            return
+        if child.served >= AGEING * self._recycling.tasks and child not in self._ageing:
+            self._ageing.add(child)
+            self._keep()
+        self._offer(child)
 
     async def _next(self) -> ChildProcess:
         while self._idle:
-            if (child := self._idle.pop()).is_alive:
+            # The oldest: those that are all of one age would all have to be replaced at once.
+            child = max(self._idle, key=lambda one: one.served)
+            self._idle.remove(child)
+            if child.is_alive:
                 return child
             self._dismiss(child)
         self._refuse_while_broken()
         waiter: asyncio.Future[ChildProcess] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
-        self._target = min(self._size, max(self._target, len(self._members) + 1))
+        self._target = min(self._size, max(self._target, len(self._members - self._ageing) + 1))
         self._keep()
         try:
             return await waiter
@@ -148,6 +156,7 @@ class Pool:
 
     def _dismiss(self, child: ChildProcess) -> None:
         self._members.discard(child)
+        self._ageing.discard(child)
         self._do(child.leave())
         self._keep()
 
@@ -156,7 +165,8 @@ class Pool:
         if self._closed or time.monotonic() < self._again_at:
             return
         wanted = sum(not waiter.done() for waiter in self._waiting)
-        while self._starting < max(wanted, 1) and len(self._members) + self._starting < self._target:
+        lasting = self._members - self._ageing
+        while self._starting < max(wanted, 1) and len(lasting) + self._starting < self._target:
             self._starting += 1
             self._do(self._start_member())
 
@@ -203,6 +213,7 @@ class Pool:
     def _gone(self, child: ChildProcess) -> None:
         self._all.discard(child)
         self._members.discard(child)
+        self._ageing.discard(child)
         if child in self._idle:
             self._idle.remove(child)
             self._do(child.leave())

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from . import __version__
+from . import __version__, orders
 from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
-from .errors import PostgresUnavailable
+from .errors import PostgresUnavailable, WrongContext
 from .flags import HOOKED
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
@@ -102,6 +102,11 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped."""
+        if orders.is_child:
+            raise WrongContext(
+                "a worker was started by importing a module in a child process: put what starts it under "
+                '`if __name__ == "__main__":`'
+            )
         settings_here.set(self.settings)
         dsn = await database_url(self.settings)
         async with Database(self.settings, size=3, flow=True, dsn=dsn) as db:

@@ -6,6 +6,9 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,13 +20,39 @@ import pytest
 
 from aaiclick_queue import Client, Settings, Task, TaskCancelled, TaskFailed, Worker, handle, task
 from aaiclick_queue.errors import BadTask
+from aaiclick_queue.flow.execute import Run
+from aaiclick_queue.outcome import Outcome
 from aaiclick_queue.postgres import Database
-from tests.faults.fleet import Console, Fleet, console, wait_for
+from tests.faults.fleet import PROJECT, Console, Fleet, console, wait_for
 from tests.flow import children_tasks as tasks
 from tests.tools import age, changed, count, make_due, place_of, row, rows, running_worker, until
 
 MODULE = "tests.flow.children_tasks"
-LIVES = {psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP, psutil.STATUS_STOPPED}
+UNGUARDED = """
+import asyncio, logging
+from aaiclick_queue import Settings, Worker, connect, task
+
+@task(isolation="process")
+def apart() -> None: ...
+
+async def main() -> None:
+    logging.basicConfig()
+    worker = Worker(Settings.load())
+    running = asyncio.create_task(worker.run())
+    started = asyncio.create_task(worker.started.wait())
+    await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    async with connect(settings=worker.settings) as client:
+        await apart.enqueue(client=client)
+        db = await client.database()
+        while not await db.fetchval("SELECT count(*) FROM aaiclick_queue.attempts"):
+            await asyncio.sleep(0.05)
+    worker.stop()
+    await running
+
+asyncio.run(main())
+"""
 
 
 def children_of(pid: int | None = None) -> set[int]:
@@ -450,6 +479,20 @@ async def test_an_import_that_fails_in_children_is_told_and_tried_ever_later(
     assert tried == [str(2**n) for n in range(len(tried))]
 
 
+async def test_a_script_without_a_guard_does_not_start_workers_in_its_children(
+    settings: Settings, tmp_path: Path
+) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(UNGUARDED)
+    environ = os.environ | {"AAICLICK_QUEUE_POSTGRES_URL": str(settings.postgres_url), "PYTHONPATH": str(PROJECT)}
+    ran = await asyncio.create_subprocess_exec(
+        sys.executable, str(script), env=environ, cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    _, said = await asyncio.wait_for(ran.communicate(), 60)
+    assert ran.returncode == 0, said.decode()
+    assert '`if __name__ == "__main__":`' in said.decode()
+
+
 async def test_a_module_that_one_task_alone_needs_does_not_break_the_others(
     quick: Settings, client: Client, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +550,103 @@ async def test_a_worker_told_to_stop_lets_its_children_finish(
 
 
 # Kinds.
+
+
+class Scene:
+    """What the tasks of a test that run in this process say and wait for."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.go_on = threading.Event()
+
+
+scene = Scene()
+
+
+@task(entrypoint="tests.children.stubborn_thread", max_attempts=1)
+def stubborn_thread() -> None:
+    scene.said.append("started")
+    scene.go_on.wait(60)
+    scene.said.append("ended")
+
+
+@task(entrypoint="tests.children.slow_to_leave", max_attempts=1)
+async def slow_to_leave() -> None:
+    scene.said.append("started")
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await until(scene.go_on.is_set)
+        scene.said.append("ended")
+
+
+@asynccontextmanager
+async def watched_worker(settings: Settings) -> AsyncIterator[tuple[Worker, list[str]]]:
+    """A worker, and what it says of runs: their ends and whether their code goes on, and that it has stopped."""
+    global scene  # noqa: PLW0603 - tasks are found by name and have nothing else to share
+    scene = Scene()
+    async with worker_with_children(settings) as worker:
+        slots, told = worker.slots, list[str]()
+        record = slots._ended
+
+        def ended(run: Run, outcome: Outcome | None) -> None:
+            goes_on = slots.is_still_running(run)
+            told.append(f"outcome {type(outcome).__name__}, {'goes on' if goes_on else 'over'}")
+            record(run, outcome)
+
+        slots._ended = ended
+        slots._stopped = lambda run: told.append(f"stopped after {scene.said[-1:]}")
+        try:
+            yield worker, told
+        finally:
+            scene.go_on.set()
+
+
+async def test_a_thread_that_was_given_up_is_known_to_go_on_until_it_has_ended(quick: Settings, client: Client) -> None:
+    async with watched_worker(quick) as (worker, told):
+        one = await stubborn_thread.options(timeout=0.05).enqueue(client=client)
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await one.result(30)
+        assert told == ["outcome Failed, goes on"]
+        scene.go_on.set()
+        await until(lambda: len(told) == 2)
+        await until(lambda: not worker.slots.busy)
+    assert told == ["outcome Failed, goes on", "stopped after ['ended']"]
+
+
+async def test_a_coroutine_that_was_told_to_stop_has_stopped_when_its_clean_up_has(
+    quick: Settings, client: Client
+) -> None:
+    async with watched_worker(quick) as (worker, told):
+        one = await slow_to_leave.enqueue(client=client)
+        await until(lambda: scene.said)
+        await one.cancel()
+        [run] = worker.slots.held.values()
+        await until(lambda: run.stop)
+        assert told == []
+        scene.go_on.set()
+        await until(lambda: not worker.slots.busy)
+    assert told == ["outcome NoneType, over", "stopped after ['ended']"]
+
+
+async def test_a_run_in_a_child_has_stopped_when_the_child_is_gone(
+    quick: Settings, client: Client, notes: Notes
+) -> None:
+    async with watched_worker(quick) as (worker, told):
+        one = await tasks.spin_async.options(timeout=0.3).enqueue(notes.file, client=client)
+        await until(lambda: worker.slots.held)
+        worker.slots._stopped = lambda run: told.append(f"alive {is_alive(notes.pids('spin')[0])}")
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await one.result(30)
+    assert told == ["outcome Failed, over", "alive False"]
+
+
+async def test_runs_that_nobody_stopped_are_not_said_to_have_stopped(quick: Settings, client: Client) -> None:
+    async with watched_worker(quick) as (worker, told):
+        for one in (tasks.in_thread, tasks.on_loop, tasks.echo):
+            await (await one.enqueue("7" if one is tasks.echo else 7, client=client)).result(30)
+        await until(lambda: not worker.slots.busy)
+    assert told == ["outcome Succeeded, over"] * 3
 
 
 async def test_a_kind_that_is_full_does_not_keep_the_others_from_running(
