@@ -15,6 +15,7 @@ RECENT_SECONDS = 0.1
 A_FEW = 16  # runs that may wait for a slot of a full kind: what is behind them in line may be of another
 RARE = 0.05  # a smaller share of what is claimed does not count
 QUEUES_KNOWN = 100
+RECENCY = 0.3  # how much the last claim counts beside all before it
 
 
 class Kind:
@@ -43,10 +44,6 @@ class Kind:
         """Whether it is full and as many wait for it as may."""
         return len(self.waiting) >= self.may_wait and not self.open(prefetch=prefetch)
 
-    def met(self, count: int, of: int) -> None:
-        """So many of the runs that a claim gave were of this kind."""
-        self.share += 0.3 * (count / of - self.share)
-
     def finished(self) -> None:
         """A run of this kind is over."""
         self._recently += 1
@@ -64,25 +61,32 @@ class Kind:
 
 
 class Mix:
-    """Which kinds each queue was seen to bring, for the queues that were seen last."""
+    """How what is claimed is spread over the kinds: altogether, and for each of the queues that were seen last."""
 
-    def __init__(self) -> None:
-        self._shares: dict[str, dict[Kind, float]] = {}
+    def __init__(self, kinds: Sequence[Kind]) -> None:
+        self._kinds = kinds
+        self._queues: dict[str, dict[Kind, float]] = {}
 
-    def met(self, queue: str, kinds: Mapping[Kind, int]) -> None:
-        """A claim gave these of that queue."""
-        total = sum(kinds.values())
-        now = {kind: count / total for kind, count in kinds.items()}
-        before = self._shares.pop(queue, now)
-        self._shares[queue] = {
-            kind: 0.7 * before.get(kind, 0.0) + 0.3 * now.get(kind, 0.0) for kind in before.keys() | now.keys()
-        }
-        if len(self._shares) > QUEUES_KNOWN:
-            del self._shares[next(iter(self._shares))]
+    def met(self, counts: Mapping[tuple[str, Kind], int]) -> None:
+        """A claim gave so many of each queue and kind."""
+        total = sum(counts.values())
+        of_queue: dict[str, int] = {}
+        of_kind = dict.fromkeys(self._kinds, 0)
+        for (queue, kind), count in counts.items():
+            of_queue[queue] = of_queue.get(queue, 0) + count
+            of_kind[kind] += count
+        for kind, count in of_kind.items():
+            kind.share += RECENCY * (count / total - kind.share)
+        for queue, of in of_queue.items():
+            now = {kind: counts.get((queue, kind), 0) / of for kind in self._kinds}
+            before = self._queues.pop(queue, now)
+            self._queues[queue] = {kind: share + RECENCY * (now[kind] - share) for kind, share in before.items()}
+        if len(self._queues) > QUEUES_KNOWN:
+            del self._queues[next(iter(self._queues))]
 
     def some_without(self, kind: Kind, *, resting: AbstractSet[str]) -> bool:
         """Whether queues are known beside those at rest, and none of them brings that kind."""
-        others = [shares.get(kind, 0.0) for queue, shares in self._shares.items() if queue not in resting]
+        others = [shares[kind] for queue, shares in self._queues.items() if queue not in resting]
         return bool(others) and max(others) <= RARE
 
 
@@ -95,7 +99,7 @@ def room_of(kinds: Sequence[Kind], mix: Mix, *, most: int, prefetch: bool) -> in
     opened = {kind: kind.open(prefetch=prefetch) for kind in kinds}
     if not any(opened.values()):
         return 0
-    crowded = [kind for kind in kinds if kind.is_crowded(prefetch=prefetch)]
+    crowded = [kind for kind, free in opened.items() if not free and len(kind.waiting) >= kind.may_wait]
     resting = {run.claimed.queue for kind in crowded for run in kind.waiting}
     if not all(mix.some_without(kind, resting=resting) for kind in crowded):
         return 0

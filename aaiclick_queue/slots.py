@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -13,7 +12,7 @@ from typing import Any
 
 from .children import ALONE_FROM, Children
 from .context import Services, enter, running
-from .flow.execute import RELEASED, Definition, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
+from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
 from .kinds import Kind, KindName, Mix, room_of
 from .outcome import Outcome
 
@@ -44,7 +43,7 @@ class Slots:
         self._thread = Kind("thread", threads, share=share.get("thread", 0.0))
         self._process = Kind("process", self.children.size, share=share.get("process", 0.0))
         self._kinds = (self._async, self._thread, self._process)
-        self._mix = Mix()
+        self._mix = Mix(self._kinds)
         self._ended = ended
         self._stopped = stopped
         self._services: Services | None = None
@@ -83,7 +82,7 @@ class Slots:
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
-        met: dict[str, Counter[Kind]] = {}
+        met: dict[tuple[str, Kind], int] = {}
         for run in runs:
             older = self.held.get(run.claimed.task_id)
             if older is not None:  # claimed again, so it had lost its lease; no heartbeat will ask for it any more
@@ -91,13 +90,12 @@ class Slots:
             self.held[run.claimed.task_id] = run
             run.kind = kind = self._kind_of(run)
             kind.waiting.append(run)
-            met.setdefault(run.claimed.queue, Counter())[kind] += 1
-        for queue, kinds in met.items():
-            self._mix.met(queue, kinds)
-        if total := sum(kinds.total() for kinds in met.values()):
-            for kind in self._kinds:
-                kind.met(sum(kinds[kind] for kinds in met.values()), of=total)
-        self._fill()
+            key = run.claimed.queue, kind
+            met[key] = met.get(key, 0) + 1
+        if met:
+            self._mix.met(met)
+        for kind in self._kinds:
+            self._fill(kind)
 
     def release_unstarted(self, *, older_seconds: float = UNSTARTED_SECONDS) -> None:
         """Hand back runs that have waited here too long: somebody else may have a free slot."""
@@ -178,13 +176,13 @@ class Slots:
         run.timer = loop.call_later(max(0.0, until - run.sign_of_life), self._time_out, run)
 
     def _kind_of(self, run: Run) -> Kind:
-        name = kind_of(run.definition, lost_count=run.claimed.lost_count)
-        return self._process if name == "process" else self._async if name == "async" else self._thread
+        if run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM:
+            return self._process  # from the second loss on whatever it is: the next takes nobody along
+        return self._async if run.definition.is_async else self._thread
 
-    def _fill(self) -> None:
-        for kind in self._kinds:
-            while kind.waiting and kind.taken < kind.size:
-                kind.taken += self._launch(kind.waiting.popleft())
+    def _fill(self, kind: Kind) -> None:
+        while kind.waiting and kind.taken < kind.size:
+            kind.taken += self._launch(kind.waiting.popleft())
 
     def _launch(self, run: Run) -> bool:
         if run.stop is not None:
@@ -210,9 +208,10 @@ class Slots:
             if run.thread is None:  # else its slot is free when the thread is
                 run.kind.taken -= 1
             self._ended(run, outcome)
-            self._tell_stopped(run)
+            if run.stop is not None:
+                self._tell_stopped(run)
             run.kind.finished()
-            self._fill()
+            self._fill(run.kind)
             self.freed.set()
 
     async def _outcome_of(self, run: Run) -> Outcome | None:
@@ -236,13 +235,13 @@ class Slots:
         self._thread.taken -= 1
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
-        if run.asyncio_task is not None and run.asyncio_task.done():
+        if run.stop is not None and run.asyncio_task is not None and run.asyncio_task.done():
             self._tell_stopped(run)
-        self._fill()
+        self._fill(self._thread)
         self.freed.set()
 
     def _tell_stopped(self, run: Run) -> None:
-        if run.stop is not None and not run.stop_told and not self.is_still_running(run):
+        if not run.stop_told and not self.is_still_running(run):
             run.stop_told = True
             self._stopped(run)
 
@@ -254,13 +253,6 @@ class Slots:
         overall = silence is None or time.monotonic() >= run.started + run.timeout
         outcome = timed_out(run) if overall else timed_out(run, "heartbeat_timeout", silence)
         self.stop(run, Stop(outcome, at_once=True))
-
-
-def kind_of(definition: Definition, *, lost_count: int = 0) -> KindName:
-    """Where a run of the task is executed; from the second loss on in a child process."""
-    if definition.isolation == "process" or lost_count >= ALONE_FROM:
-        return "process"
-    return "async" if definition.is_async else "thread"
 
 
 async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

@@ -61,6 +61,11 @@ class Task(Generic[P, R]):
         """Run the function here and now."""
         return self.function(*args, **kwargs)
 
+    @property
+    def kind(self) -> Literal["async", "thread", "process"]:
+        """Where a worker runs it."""
+        return self.isolation or ("async" if self.is_async else "thread")
+
     def __repr__(self) -> str:
         return f"<task {self.entrypoint}>"
 

@@ -42,7 +42,7 @@ from .postgres import Database
 from .pulse import Pulse
 from .report import Report
 from .settings import Settings
-from .slots import Slots, kind_of
+from .slots import Slots
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
@@ -83,7 +83,7 @@ class Worker:
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
-        kinds = Counter(kind_of(task) for task in registry.values())
+        kinds = Counter(task.kind for task in registry.values())
         recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
             size=self.plan.slots,
@@ -160,7 +160,7 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
-            if self.plan.modules and any(kind_of(task) == "process" for task in registry.values()):
+            if self.plan.modules and any(task.kind == "process" for task in registry.values()):
                 self.slots.children.warm()  # without modules they would have nothing to preload
             self.started.set()
             self._report.started(self)

@@ -33,7 +33,7 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
 
     names = sorted(registry)
     more = f" … and {len(names) - TASKS_SHOWN} more" if len(names) > TASKS_SHOWN else ""
-    needs_children = any(task.isolation == "process" for task in registry.values())
+    needs_children = any(task.kind == "process" for task in registry.values())
     slots = ", ".join(
         [
             f"{plan.slots} async",

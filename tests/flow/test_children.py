@@ -179,7 +179,7 @@ async def test_current_works_in_a_child(
         child = handle(int(told["child"]), client=client)
         assert await child.result(30) in children_of()
         assert (told["id"], told["attempt"], told["before"]) == (str(one.id), 2, {"n": 5})
-        assert told.get("left", 99) == pytest.approx(99, abs=2)
+        assert 50 < told.get("left", 99) <= 100
     assert (await row(db, "progress", one.id))["data"] == "0.5"
     assert [found["parent_id"] for found in await rows(db, "tasks") if found["id"] != one.id] == [one.id]
 
@@ -206,10 +206,12 @@ async def test_a_transaction_in_a_child_completes_its_task(
     assert await count(db, "attempts") == 0
 
 
-async def test_code_after_its_transaction_is_left_in_peace(quick: Settings, client: Client, db: Database) -> None:
+async def test_code_after_its_transaction_is_left_in_peace(
+    quick: Settings, client: Client, db: Database, tmp_path: Path
+) -> None:
     await db.fetch("CREATE TABLE payments (order_id int)")
     async with worker_with_children(quick) as worker:
-        one = await tasks.pay.enqueue(7, seconds_after=1.0, client=client)
+        one = await tasks.pay.enqueue(7, str(tmp_path / "go_on"), client=client)
         assert await one.result(30) == "order 7 is paid"
         beats = set[Any]()
 
@@ -220,6 +222,7 @@ async def test_code_after_its_transaction_is_left_in_peace(quick: Settings, clie
         await until(beaten_on)
         [run] = worker.slots.held.values()
         assert run.stop is None
+        (tmp_path / "go_on").touch()
         await until(lambda: not worker.slots.held)
     # What follows the block was carried out to its end.
     assert await db.fetchval("SELECT count(*) FROM aaiclick_queue.tasks WHERE entrypoint LIKE '%.pid'") == 1
@@ -278,6 +281,7 @@ async def test_a_limit_below_what_an_empty_child_takes_is_told(
         "SIGABRT",
         "exit code 7",
         "exit code 0",
+        "exit code 5",
         "exit code 1",
         pytest.param(
             "wrote into the descriptor", marks=pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")
@@ -295,6 +299,8 @@ async def test_a_child_that_dies_costs_its_own_run_one_lost_attempt_with_the_cau
         await age(db, "delayed", "not_before", -3600)
         assert await (await tasks.pid.enqueue(client=client)).result(30) not in notes.pids(how)
         assert await beside.result(30) == notes.pids("wait")[0]
+    for left in notes.pids("left"):
+        os.kill(left, signal.SIGKILL)
     [attempt] = await rows(db, "attempts")
     assert (attempt["task_id"], attempt["outcome"], attempt["attempt"]) == (one.id, "LOST", 1)
     assert how in attempt["error"]
@@ -383,8 +389,8 @@ async def test_a_busy_loop_is_killed_at_its_timeout(
     quick: Settings, client: Client, notes: Notes, spinning: Task[[str], None]
 ) -> None:
     async with worker_with_children(quick):
-        one = await spinning.options(timeout=0.3).enqueue(notes.file, client=client)
-        with pytest.raises(TaskFailed, match=r"TimedOut: timeout of 0.3 s passed in attempt [12]") as failed:
+        one = await spinning.options(timeout=1).enqueue(notes.file, client=client)
+        with pytest.raises(TaskFailed, match=r"TimedOut: timeout of 1 s passed in attempt [12]") as failed:
             await one.result(30)
         spun = notes.pids("spin")
         assert len(spun) == failed.value.attempts == (2 if spinning is tasks.spin else 1)
@@ -392,15 +398,41 @@ async def test_a_busy_loop_is_killed_at_its_timeout(
         assert await (await tasks.pid.enqueue(client=client)).result(30) not in spun
 
 
-async def test_the_time_for_starting_a_child_is_not_the_runs(quick: Settings, client: Client) -> None:
+async def test_a_run_that_is_over_its_time_gets_none_to_leave(quick: Settings, client: Client, notes: Notes) -> None:
     async with worker_with_children(quick):
-        assert await (await tasks.pid.options(timeout=0.2, max_attempts=1).enqueue(client=client)).result(30)
+        one = await tasks.look_and_leave.options(timeout=1, max_attempts=1).enqueue(notes.file, client=client)
+        with pytest.raises(TaskFailed, match="TimedOut"):
+            await one.result(30)
+        await until(lambda: not is_alive(notes.pids("wait")[0]))
+    assert notes.pids("over") == []
+
+
+async def test_the_time_for_starting_a_child_is_not_the_runs(
+    quick: Settings, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with worker_with_children(quick, modules=("slow_to_import",)):
+        assert await (await tasks.pid.options(timeout=2, max_attempts=1).enqueue(client=client)).result(30)
+
+
+async def test_the_reaper_gives_a_run_its_time_from_the_start_of_a_slow_child_on(
+    quick: Settings, client: Client, db: Database, notes: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with worker_with_children(quick, modules=("slow_to_import",)):
+        one = await tasks.wait_async.options(timeout=50).enqueue(notes.file, client=client)
+        await until(notes.lines)
+        given = "SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM aaiclick_queue.leases"
+        assert await db.fetchval(given) > 50 + quick.grace_seconds + 5 + 2
+        await one.cancel()
 
 
 async def test_a_silent_run_is_killed_and_signs_of_life_keep_it(quick: Settings, client: Client, notes: Notes) -> None:
     async with worker_with_children(quick):
-        assert await (await tasks.silent.enqueue(notes.file, 8, client=client)).result(30) == 8
-        with pytest.raises(TaskFailed, match=r"heartbeat_timeout of 0.3 s passed"):
+        assert await (await tasks.silent.enqueue(notes.file, 6, client=client)).result(30) == 6
+        with pytest.raises(TaskFailed, match=r"heartbeat_timeout of 2 s passed"):
             await (await tasks.silent.enqueue(notes.file, 0, client=client)).result(30)
         await until(lambda: not is_alive(notes.pids("silent")[0]))
 
@@ -475,7 +507,7 @@ async def test_an_import_that_fails_in_children_is_told_and_tried_ever_later(
         place = await row(db, "delayed", one.id)
         assert (place["attempt"], place["lost_count"]) == (0, 0)
     tried = re.findall(r"cannot start a child process .*No module named 'there'.* next try in (\d+) s", caplog.text)
-    assert 1 <= len(tried) <= 4
+    assert tried
     assert tried == [str(2**n) for n in range(len(tried))]
 
 
@@ -633,7 +665,7 @@ async def test_a_run_in_a_child_has_stopped_when_the_child_is_gone(
     quick: Settings, client: Client, notes: Notes
 ) -> None:
     async with watched_worker(quick) as (worker, told):
-        one = await tasks.spin_async.options(timeout=0.3).enqueue(notes.file, client=client)
+        one = await tasks.spin_async.options(timeout=1).enqueue(notes.file, client=client)
         await until(lambda: worker.slots.held)
         worker.slots._stopped = lambda run: told.append(f"alive {is_alive(notes.pids('spin')[0])}")
         with pytest.raises(TaskFailed, match="TimedOut"):
