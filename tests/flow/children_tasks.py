@@ -10,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from aaiclick_queue import Cancel, Fail, Retry, Snooze, current, task
 
-QUEUE = "children"
 ballast: list[bytearray] = []
 seen: list[int] = []
 
@@ -105,44 +106,46 @@ def extended() -> str:
     return f"{current().time_left() > 30}"
 
 
+def _leave_somebody_with_the_socket(file: str) -> None:
+    if os.fork() == 0:
+        os.setsid()
+        note(file, "left")
+        time.sleep(20)
+        os._exit(0)
+    while "left" not in Path(file).read_text():
+        time.sleep(0.01)
+    os._exit(5)
+
+
+def _close_what_is_not_its_own() -> None:
+    os.closerange(3, 256)
+    time.sleep(60)
+
+
+def _write_where_it_should_not() -> None:
+    for number in range(3, 256):
+        with suppress(OSError):
+            if str(Path(f"/proc/self/fd/{number}").readlink()).startswith("socket:"):
+                os.write(number, b"\xff" * 64)
+    time.sleep(60)
+
+
+WAYS: dict[str, Callable[[str], object]] = {
+    "SIGKILL": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "SIGABRT": lambda _: os.abort(),
+    "SIGSEGV": lambda _: ctypes.string_at(0),
+    "exit code 7": lambda _: os._exit(7),
+    "exit code 0": lambda _: os._exit(0),
+    "exit code 5": _leave_somebody_with_the_socket,
+    "exit code 1": lambda _: _close_what_is_not_its_own(),
+    "wrote into the descriptor": lambda _: _write_where_it_should_not(),
+}
+
+
 @task(isolation="process")
 def die(how: str, file: str) -> None:
     note(file, how)
-    match how:
-        case "SIGKILL" | "SIGABRT" | "SIGBUS":
-            os.kill(os.getpid(), signal.Signals[how])
-        case "SIGSEGV":
-            ctypes.string_at(0)
-        case "exit code 7":
-            os._exit(7)
-        case "exit code 0":
-            os._exit(0)
-        case "exit code 5":  # while a program that has left its group keeps its socket
-            if os.fork() == 0:
-                os.setsid()
-                note(file, "left")
-                time.sleep(20)
-                os._exit(0)
-            while "left" not in Path(file).read_text():
-                time.sleep(0.01)
-            os._exit(5)
-        case "exit code 1":  # by closing what is not its own
-            os.closerange(3, 256)
-            time.sleep(60)
-        case "wrote into the descriptor":
-            for number in range(3, 256):
-                try:
-                    if str(Path(f"/proc/self/fd/{number}").readlink()).startswith("socket:"):
-                        os.write(number, b"\xff" * 64)
-                except OSError:
-                    continue
-            time.sleep(60)
-
-
-@task(isolation="process", max_attempts=1)
-async def die_async(file: str) -> None:
-    note(file, "die")
-    os._exit(3)
+    WAYS[how](file)
 
 
 @task(isolation="process")

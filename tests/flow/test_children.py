@@ -407,21 +407,22 @@ async def test_a_run_that_is_over_its_time_gets_none_to_leave(quick: Settings, c
     assert notes.pids("over") == []
 
 
-async def test_the_time_for_starting_a_child_is_not_the_runs(
-    quick: Settings, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    async with worker_with_children(quick, modules=("slow_to_import",)):
+    return "slow_to_import"
+
+
+async def test_the_time_for_starting_a_child_is_not_the_runs(quick: Settings, client: Client, slow_module: str) -> None:
+    async with worker_with_children(quick, modules=(slow_module,)):
         assert await (await tasks.pid.options(timeout=2, max_attempts=1).enqueue(client=client)).result(30)
 
 
 async def test_the_reaper_gives_a_run_its_time_from_the_start_of_a_slow_child_on(
-    quick: Settings, client: Client, db: Database, notes: Notes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick: Settings, client: Client, db: Database, notes: Notes, slow_module: str
 ) -> None:
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(3)\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    async with worker_with_children(quick, modules=("slow_to_import",)):
+    async with worker_with_children(quick, modules=(slow_module,)):
         one = await tasks.wait_async.options(timeout=50).enqueue(notes.file, client=client)
         await until(notes.lines)
         given = "SELECT extract(epoch FROM deadline_at - claimed_at)::float8 FROM aaiclick_queue.leases"
