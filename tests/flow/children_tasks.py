@@ -110,7 +110,7 @@ def _leave_somebody_with_the_socket(file: str) -> None:
     if os.fork() == 0:
         os.setsid()
         note(file, "left")
-        time.sleep(20)
+        time.sleep(90)
         os._exit(0)
     while "left" not in Path(file).read_text():
         time.sleep(0.01)

@@ -546,16 +546,19 @@ async def test_children_end_with_a_worker_that_is_killed(settings: Settings, loo
     with Fleet(settings, lost_limit=3) as fleet:
         worker = fleet.start("-A", MODULE, "--children", "3")
         wait_for(lambda: len(children_of(worker.pid)) == 3, worker.output)
-        look.rows(
-            "SELECT aaiclick_queue.enqueue(%s, jsonb_build_object('file', %s::text))", f"{MODULE}.spin", notes.file
-        )
-        wait_for(lambda: notes.pids("spin"), worker.output)
+        for name in ("spin", "spin_async"):
+            look.rows(
+                "SELECT aaiclick_queue.enqueue(%s, jsonb_build_object('file', %s::text))",
+                f"{MODULE}.{name}",
+                notes.file,
+            )
+        wait_for(lambda: len(notes.pids("spin")) == 2, worker.output)
         children = children_of(worker.pid)
         assert set(notes.pids("spin")) < children
         worker.kill()
         wait_for(lambda: not any(map(is_alive, children)), seconds=5)
         wait_for(lambda: look.worker_of(worker.pid) == [] or fleet.start("-A", MODULE), seconds=30)
-        wait_for(lambda: len(notes.pids("spin")) == 2)
+        wait_for(lambda: len(notes.pids("spin")) == 4)
 
 
 @pytest.mark.parametrize("to_all", [False, True])
