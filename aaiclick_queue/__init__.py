@@ -11,6 +11,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
+waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
+prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
 """
 
 from __future__ import annotations
@@ -23,8 +25,24 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .client import Client, connect
     from .context import current
-    from .errors import Cancel, DuplicateTask, Fail, LeaseLost, QueueError, Retry, Snooze, TaskCancelled, TaskFailed
+    from .errors import (
+        Cancel,
+        DuplicateTask,
+        Fail,
+        LeaseLost,
+        QueueError,
+        QueueFull,
+        Retry,
+        Snooze,
+        TaskCancelled,
+        TaskFailed,
+    )
+    from .flow.ending import EndedTask
     from .handles import Handle, handle
+    from .injection import Inject, injected
+    from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .resources import on_shutdown, on_startup, resource
+    from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
@@ -41,12 +59,18 @@ _HOMES = {
         "Fail",
         "LeaseLost",
         "QueueError",
+        "QueueFull",
         "Retry",
         "Snooze",
         "TaskCancelled",
         "TaskFailed",
     ),
+    "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "injection": ("Inject", "injected"),
+    "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "resources": ("on_shutdown", "on_startup", "resource"),
+    "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
@@ -58,12 +82,19 @@ __all__ = [
     "Cancel",
     "Client",
     "DuplicateTask",
+    "EndedTask",
+    "Enqueuing",
     "Fail",
     "Handle",
+    "Inject",
     "LeaseLost",
+    "Middleware",
     "Plan",
+    "Proceed",
     "QueueError",
+    "QueueFull",
     "Retry",
+    "Running",
     "Settings",
     "Snooze",
     "Status",
@@ -71,11 +102,18 @@ __all__ = [
     "TaskCancelled",
     "TaskFailed",
     "Worker",
+    "as_completed",
     "connect",
     "current",
     "enqueue",
+    "gather",
     "handle",
+    "injected",
+    "on_shutdown",
+    "on_startup",
+    "resource",
     "task",
+    "use",
 ]
 
 

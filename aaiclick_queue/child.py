@@ -28,11 +28,14 @@ from pathlib import Path
 from typing import Any
 
 from . import orders
+from .around import Call, execute_through
 from .client import settings_here
 from .context import Services, enter
 from .errors import QueueError
 from .flow.execute import Run, Stop, as_exception, call_plainly, decide, execute
+from .lifespan import Lifespan
 from .logs import set_up_as
+from .middleware import around_execute, installed
 from .orders import (
     HEAD,
     Asked,
@@ -74,7 +77,10 @@ class Child:
         self._loop = asyncio.get_running_loop()
         reader, self._writer = await asyncio.open_unix_connection(sock=link)
         threading.Thread(target=self._leave_with_worker, args=[link.fileno()], daemon=True).start()
-        async with Database(self._settings, size=2, flow=True, dsn=self._begin.dsn) as db:
+        async with (
+            Database(self._settings, size=2, flow=True, dsn=self._begin.dsn) as db,
+            Lifespan(self._settings) as self._lifespan,
+        ):
             services = Services(
                 self._settings,
                 db,
@@ -122,12 +128,21 @@ class Child:
         outcome: Outcome | None = None
         try:
             if run.stop is None:
-                outcome = await execute(run, _call if run.definition.is_async else self._call_in_thread)
+                await self._lifespan.begin(run.definition)
+                outcome = await self._outcome_of(run)
         except BaseException as error:  # one that no task should raise: it ends this run, never the process
             outcome = None if run.stop else decide(as_exception(error), run)
         self._run = None
         _flush()
         self._say(Done(outcome, run.committed, megabytes()))
+
+    async def _outcome_of(self, run: Run) -> Outcome | None:
+        call: Call = _call if run.definition.is_async else self._call_in_thread
+        if run.definition.signature.injects:
+            call = self._lifespan.injecting(run.definition, call)
+        if not installed:
+            return await execute(run, call)
+        return await execute_through(around_execute((), "child"), run, lambda watched: execute(run, watched(call)))
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         call = partial(copy_context().run, call_plainly, function, kwargs)
@@ -225,7 +240,12 @@ def _set_up(begin: Begin) -> Settings:
 
 def main() -> None:
     """Serve the worker at the other end of the descriptor in argv."""
-    for one in (signal.SIGTERM, signal.SIGINT):  # meant for the worker, which ends us in its own time
+    for one in (
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+    ):  # meant for the worker, which ends us in its own time
         signal.signal(one, lambda *_: None)
     descriptor, worker = int(sys.argv[1]), int(sys.argv[2])
     _die_with(worker)

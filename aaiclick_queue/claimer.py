@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .caps import Lines
 from .errors import PostgresUnavailable
 from .flow.claim import Claimed, Line, Wanted, queues_in_line
 from .flow.kick import add_claimer, remove_claimer
@@ -45,7 +46,7 @@ class Claiming(Protocol):
 class Claimer:
     """The one claimer of a process."""
 
-    def __init__(self, worker: Claiming, db: Database, line: Line, slots: Slots, *, every_queue: bool) -> None:
+    def __init__(self, worker: Claiming, db: Database, line: Line | Lines, slots: Slots, *, every_queue: bool) -> None:
         self._worker = worker
         self._db = db
         self._settings: Settings = db.settings
@@ -58,6 +59,7 @@ class Claimer:
         self._resting: dict[str, float] = {}
         self.listener: Listener | None = None
         self.may_claim: Callable[[], bool] = lambda: True
+        self.budget: Callable[[], int] | None = None  # how many more this worker is to run before it leaves
         self._stopped = False
         self._probe_at = 0.0
         self._queue_scans = HeadScans()
@@ -72,6 +74,11 @@ class Claimer:
         """There may be work; callable from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._kicked.set)
+
+    def ended(self, queue: str) -> None:
+        """A run of this queue is over: where its cap was reached, the next may start."""
+        if isinstance(self._line, Lines) and self._line.is_capped(queue):
+            self._kicked.set()
 
     async def run(self) -> None:
         """Claim for ever."""
@@ -103,7 +110,9 @@ class Claimer:
     async def _claim(self) -> tuple[int, bool]:
         """One claim: how many runs it gave, and whether to ask again at once."""
         limit = self._slots.room() or self._probe()
-        if limit == 0 or not self.may_claim():
+        if self.budget is not None:
+            limit = min(limit, self.budget())
+        if limit <= 0 or not self.may_claim():
             return 0, False
         if self._every_queue and self._queue_scans.due():
             await self._look_for_queues()

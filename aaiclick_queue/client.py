@@ -10,24 +10,27 @@ import asyncio
 import random
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from .around import enqueue_through
 from .callers import caller_transaction, is_sync, on_commit, run_sync
+from .channel import Channel
 from .errors import PostgresUnavailable, QueueFull, StreamsDown
 from .flow.cancel import cancel
 from .flow.dedupe import Key, enqueue_keyed
 from .flow.enqueue import NewTask, Spec, Told, Written, id_source, insert_again, insert_tasks, written_before
-from .flow.kick import kick_claimers
+from .flow.kick import kick_claimers, tell_ended
 from .flow.limits import queue_is_full
 from .flow.reaper import ensure_partitions
 from .flow.relay import publish_own
-from .gather import Gatherer
-from .gather import Waiting as Gathered
+from .gathering import Gatherer
+from .gathering import Waiting as Gathered
 from .ids import IdSource
 from .local import database_url
+from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
 from .migrate import require_head
 from .portal import submit
 from .postgres import DATA_ERRORS, Database
@@ -47,12 +50,14 @@ FULL_LONGEST_SECONDS = 1.0
 class Client:
     """Everything an application does with the queue, over a few connections of its own."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, middleware: Sequence[Middleware] = ()) -> None:
         self.settings = settings
-        self.waiting = Waiting(self.database)
+        self._middleware = checked(middleware)
+        self.waiting = Waiting(self.database, self._nudges)
         self._ids: IdSource | None = None
         self._db: Database | None = None
         self._streams: Streams | None = None
+        self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._background: set[asyncio.Task[None]] = set()
@@ -88,17 +93,19 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections; what was written stays written."""
-        self.waiting.close()
+        await self.waiting.close()
         await self._gatherer.finished()
         if self._background:
             await asyncio.wait(self._background, timeout=0.5)  # wake-ups on their way
         if self._streams is not None:
             await self._streams.close()
+        if self._channel is not None:
+            await self._channel.close()
         if self._db is not None:
             await self._db.close()
-        self._db = self._streams = self._loop = None
+        self._db = self._streams = self._channel = self._loop = None
 
-    async def write(
+    def write(
         self,
         spec: Spec,
         tasks: Sequence[NewTask],
@@ -106,11 +113,20 @@ class Client:
         key: Key | None = None,
         connection: Any = None,
         wait: bool = False,
-    ) -> list[int]:
+    ) -> Coroutine[Any, Any, list[int]]:
         """Write tasks and return their ids: in the caller's transaction if there is one, else in one of our own.
 
         `wait` until the queue has room, instead of raising QueueFull.
         """
+        if not (installed or self._middleware or middleware_here.get()):
+            return self._write(spec, tasks, key, connection, wait=wait)
+        call = Enqueuing(spec, tasks, dedupe_key=key.key if key else None, connection=connection)
+        chain = around_enqueue(self._middleware or middleware_here.get())
+        return enqueue_through(chain, call, lambda spec, tasks: self._write(spec, tasks, key, connection, wait=wait))
+
+    async def _write(
+        self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any, *, wait: bool
+    ) -> list[int]:
         if connection is not None:
             return await self._write_for_caller(spec, tasks, key, connection)
         pause = FULL_SECONDS
@@ -135,9 +151,17 @@ class Client:
         self._wake(written.told)
         return written.ids
 
-    def write_blocking(self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any) -> list[int]:
-        """As `write`, with a synchronous connection or session of the caller."""
-        return run_sync(self._write_for_caller(spec, tasks, key, connection))
+    def write_blocking(
+        self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any, wait: bool = False
+    ) -> list[int]:
+        """As `write`, for synchronous code: in its connection or session, else on the portal's loop."""
+        if connection is None:
+            return submit(self.write(spec, tasks, key=key, wait=wait))
+        return run_sync(self.write(spec, tasks, key=key, connection=connection))
+
+    def known(self, task_id: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - one that runs tasks knows
+        """The final row of the task, from a client that runs tasks itself; else None: ask the database."""
+        return None
 
     async def cancel(self, ids: Sequence[int]) -> set[int]:
         """End tasks as CANCELLED wherever they are; returns those that were not final before."""
@@ -146,6 +170,7 @@ class Client:
         cancelled: set[int] = set()
         for start in range(0, len(ids), BULK):
             cancelled |= await cancel(db, ids[start : start + BULK])
+        self._tell_ended(sorted(cancelled))
         return cancelled
 
     async def _write_for_caller(
@@ -282,7 +307,10 @@ class Client:
             self._loop.call_soon_threadsafe(self._start_publishing, told)
 
     def _start_publishing(self, told: Sequence[Told]) -> None:
-        task = asyncio.create_task(self._publish(told), name="aaiclick-queue wake-up")
+        self._in_background(self._publish(told), "aaiclick-queue wake-up")
+
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
@@ -291,11 +319,31 @@ class Client:
             with suppress(StreamsDown, PostgresUnavailable):  # the relay takes what is left
                 await publish_own(self._db, self._streams, told)
 
+    def _nudges(self) -> Channel | None:
+        """Where nudges come from and go to, if there is a Redis."""
+        if self._channel is None and self.settings.redis_url:
+            self._channel = Channel(self.settings.redis_url, prefix=self.settings.redis_prefix)
+        return self._channel
+
+    def _tell_ended(self, ids: Sequence[int]) -> None:
+        if not ids:
+            return
+        tell_ended(ids)
+        if (channel := self._nudges()) is not None:
+            self._in_background(_nudge(channel, ids), "aaiclick-queue nudge")
+
+
+async def _nudge(channel: Channel, ids: Sequence[int]) -> None:
+    with suppress(StreamsDown):  # who waits looks now and then all the same
+        await channel.publish(ids)
+
 
 @asynccontextmanager
-async def connect(*, settings: Settings | None = None, **given: Any) -> AsyncIterator[Client]:
+async def connect(
+    *, settings: Settings | None = None, middleware: Sequence[Middleware] = (), **given: Any
+) -> AsyncIterator[Client]:
     """A client of one's own: `async with connect(postgres_url=…, redis_url=…) as queue:`."""
-    client = Client(settings or Settings.load(**given))
+    client = Client(settings or Settings.load(**given), middleware=middleware)
     try:
         await client.database()
         yield client
@@ -309,9 +357,26 @@ _Clients = dict[Settings | None, tuple[Client, AsyncGenerator[None]]]
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
 
 
+# The testing kit says here what the default client of the whole process is, or what it is made from.
+_instead: list[Client | Settings] = []
+
+
+@contextmanager
+def default_from(instead: Client | Settings) -> Iterator[None]:
+    """Have the default client be this one, or be made from these settings, wherever in this process it is asked for."""
+    _instead.append(instead)
+    try:
+        yield
+    finally:
+        _instead.remove(instead)
+
+
 async def default_client() -> Client:
     """The client of the running loop, made from the settings on first use; it closes with the loop."""
-    here = settings_here.get(None)
+    instead = _instead[-1] if _instead else None
+    if isinstance(instead, Client):
+        return instead
+    here = settings_here.get(instead)
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     if here not in clients:
         client = Client(here or Settings.load())
@@ -326,10 +391,19 @@ def default_blocking_client() -> Client:
     return submit(default_client())
 
 
+def forget_clients(settings: Settings) -> list[tuple[asyncio.AbstractEventLoop, Client]]:
+    """Give up the default clients that were made from these settings: the caller closes each on its loop."""
+    found = [(loop, clients.pop(settings)[0]) for loop, clients in list(_clients.items()) if settings in clients]
+    return [(loop, client) for loop, client in found if not loop.is_closed()]
+
+
 async def _close_with_loop(client: Client) -> AsyncGenerator[None]:
     # asyncio.run() closes async generators before it closes the loop: the one moment to say good-bye to Postgres.
     try:
         yield
     finally:
-        _clients.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        left = {key: kept for key, kept in _clients.pop(loop, {}).items() if kept[0] is not client}
+        if left:
+            _clients[loop] = left
         await client.close()

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from .errors import ArgumentsDoNotFit, BadTask, ResultDoesNotEncode
+from .injection import injected_types
 from .typed import DEPTH_LIMIT, Typed, a_or_an, write_natural
 
 RETURN = "return"
@@ -38,10 +39,10 @@ class Signature:
     """
 
     def __init__(self, function: Callable[..., Any], signature: inspect.Signature) -> None:
-        self.parameters: tuple[str, ...] = tuple(signature.parameters)
         self.name = f"{function.__module__}.{getattr(function, '__qualname__', function)}"
         self._function = inspect.unwrap(function)
-        self._by_position = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._names = tuple(signature.parameters)
+        self._keyword_only = {p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY}
         self._required = {p.name for p in signature.parameters.values() if p.default is p.empty}
 
     @classmethod
@@ -53,7 +54,7 @@ class Signature:
                 f"{function!r} is {a_or_an(type(target).__qualname__)}, not a function: a worker has only its "
                 "name to call, so write a def at the top of a module that does the call"
             )
-        signature = _signature(function)
+        signature = signature_of(function)
         for index, parameter in enumerate(signature.parameters.values()):
             about = f"parameter {parameter.name!r} of {target.__module__}.{target.__qualname__}"
             if parameter.kind in REFUSED:
@@ -124,8 +125,30 @@ class Signature:
         return decode_json(payload)
 
     @functools.cached_property
+    def injected(self) -> dict[str, Any]:
+        """The parameters that the worker fills in, with the type that each asks for: no arguments of the task."""
+        return injected_types(self._hints, self.name)
+
+    @functools.cached_property
+    def injects(self) -> bool:
+        """Whether there are any; False too where annotations cannot be looked up, which decoding tells."""
+        try:
+            return bool(self.injected)
+        except BadTask:
+            return False
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments."""
+        return tuple(name for name in self._names if name not in self.injected)
+
+    @functools.cached_property
+    def _by_position(self) -> list[str]:
+        return [name for name in self.parameters if name not in self._keyword_only]
+
+    @functools.cached_property
     def _hints(self) -> dict[str, Any]:
-        return _resolved(self._function, self.name)
+        return resolved(self._function, self.name)
 
     @functools.cached_property
     def _types(self) -> dict[str, Typed]:
@@ -215,6 +238,11 @@ class Signature:
 
     def _misnamed(self, given: Mapping[str, Any], where: str) -> ArgumentsDoNotFit | None:
         for name in given:
+            if name in self.injected:
+                return ArgumentsDoNotFit(
+                    f"{where}parameter {name!r} of {self.name} is filled in by the worker: leave it away",
+                    parameter=name,
+                )
             if name not in self.parameters:
                 near = difflib.get_close_matches(str(name), self.parameters, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(self.parameters) or 'nothing'}"
@@ -251,7 +279,8 @@ def decode_json(text: str | None) -> Any:
 _ANYTHING = Typed(Any)
 
 
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function, whether or not its annotations can be looked up yet."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format
 
@@ -259,7 +288,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def _resolved(function: types.FunctionType, shown_name: str) -> dict[str, Any]:
+def resolved(function: types.FunctionType, shown_name: str) -> dict[str, Any]:
     """Annotations of a function with their names looked up, one by one so that an error can say which."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format, get_annotations

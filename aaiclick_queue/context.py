@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from .around import enqueue_through
 from .codec import encode_json
 from .errors import LeaseLost, WrongContext
 from .flow.enqueue import NewTask, Spec, id_source
@@ -18,6 +19,8 @@ from .flow.execute import Run
 from .flow.fenced import Fence, extend, hold_lease, keep_checkpoint, keep_progress, load_checkpoint, spawn
 from .flow.kick import kick_claimers
 from .ids import IdSource
+from .lifespan import Lifespan
+from .middleware import Enqueuing, Middleware, around_enqueue, headers_of, installed, metadata_of
 from .postgres import Database
 from .settings import Settings
 
@@ -34,6 +37,9 @@ _NOT_GIVEN = object()
 class Services:
     """What the runs of one worker share."""
 
+    lifespan: Lifespan | None = None
+    middleware: Sequence[Middleware] = ()
+
     def __init__(  # noqa: PLR0913 - one value a service
         self,
         settings: Settings,
@@ -44,6 +50,8 @@ class Services:
         made_ready: Callable[[], None] = kick_claimers,
         committing: Callable[[Run], None] = lambda _: None,
         modules: Sequence[str] = (),
+        lifespan: Lifespan | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.settings = settings
         self.db = db
@@ -52,6 +60,8 @@ class Services:
         self.made_ready = made_ready
         self.committing = committing
         self.modules = modules
+        self.lifespan = lifespan
+        self.middleware = middleware
         self.loop = asyncio.get_running_loop()
         self._ids: IdSource | None = None
 
@@ -86,6 +96,16 @@ class Current:
     def idempotency_key(self) -> str:
         """The same text in every attempt of this task: for calls to services that know such keys."""
         return f"aaiclick-queue-{self.id}"
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What was kept with the task at its enqueue: `options(metadata=…)` and what middleware added."""
+        return metadata_of(self._run.claimed.metadata)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What middleware sent along at the enqueue, as a trace context."""
+        return headers_of(self._run.claimed.metadata)
 
     @property
     def stopping(self) -> bool:
@@ -140,12 +160,21 @@ class Current:
         child.correlation_id = child.correlation_id or self.correlation_id
         child.spawn_key = self._spawn_key(spec.entrypoint, child.kwargs)
         try:
-            task_id = await self._write_child(spec, child)
+            write = self._write_through if installed or self._services.middleware else self._write_child
+            task_id = await write(spec, child)
         except BaseException:
             # The same call again is the same child: its number must not move on.
             self._spawned[child.spawn_key.rsplit(":", 1)[0]] -= 1
             raise
         return Handle(task_id, decode=task.signature.decode_result)
+
+    async def _write_through(self, spec: Spec, child: NewTask) -> int:
+        async def write(spec: Spec, tasks: Sequence[NewTask]) -> list[int]:
+            return [await self._write_child(spec, tasks[0])]
+
+        chain = around_enqueue(self._services.middleware)
+        [task_id] = await enqueue_through(chain, Enqueuing(spec, [child], connection=self._block), write)
+        return task_id
 
     async def _write_child(self, spec: Spec, child: NewTask) -> int:
         take = (await self._services.ids()).take

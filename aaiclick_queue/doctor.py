@@ -6,10 +6,16 @@ every test; `aaiclick-queue doctor` runs it for people.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import msgspec
 
+from .flow.days import OLD_DAYS
 from .flow.place import in_line
+from .flow.prune import DAY, Policy
 from .postgres import Database
+from .settings import Settings
 
 LIMIT = 1000  # a check counts at most so many: enough to know
 
@@ -22,6 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     count: int
     detail: str
     fix: str
+    notice: bool = False  # nothing is broken, and somebody should look
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -31,6 +38,7 @@ class Check(msgspec.Struct, frozen=True):
     sql: str
     detail: str
     fix: str
+    arguments: Callable[[Settings], Sequence[Any]] = lambda _: ()
 
 
 _PLACES = """(SELECT task_id FROM aaiclick_queue.ready UNION ALL SELECT task_id FROM aaiclick_queue.delayed
@@ -40,6 +48,17 @@ _IN_PLACES = f"""((EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r"
                + (EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id))::int
                + (EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id))::int)"""
+
+
+def _overdue(settings: Settings) -> list[float | None]:
+    policy = Policy.of(settings)
+    return [None if age is None else age + DAY for age in (policy.completed_seconds, policy.failed_seconds)]
+
+
+def _old_history(settings: Settings) -> list[float | None]:
+    keep = Policy.of(settings).history_seconds
+    return [None if keep is None else keep + 2 * DAY]
+
 
 CHECKS = (
     Check(
@@ -145,13 +164,69 @@ CHECKS = (
         "day partitions that are missing: retries would fail at midnight",
         "start a worker, or `SELECT aaiclick_queue.ensure_partitions(14)`",
     ),
+    Check(
+        "finished tasks are pruned by policy",
+        # There is no index by time of end: the oldest tasks are looked at, and those that came of age last.
+        f"""SELECT id FROM (
+                (SELECT id, status, finished_at FROM aaiclick_queue.tasks
+                 WHERE parent_id IS NULL AND order_stops IS NOT TRUE ORDER BY id LIMIT {10 * LIMIT})
+                UNION
+                (SELECT id, status, finished_at FROM aaiclick_queue.tasks
+                 WHERE parent_id IS NULL AND order_stops IS NOT TRUE
+                   AND id < (extract(epoch FROM now() - make_interval(secs => least($1::float8, $2::float8)))
+                             * 1000)::bigint << 22
+                 ORDER BY id DESC LIMIT {10 * LIMIT})) AS t
+            WHERE (status <> 'FAILED' AND finished_at < now() - make_interval(secs => $1::float8)
+                   OR status = 'FAILED' AND finished_at < now() - make_interval(secs => $2::float8))
+            LIMIT {LIMIT}""",
+        "tasks that ended longer ago than RETENTION_COMPLETED_DAYS or RETENTION_FAILED_DAYS, by more than a day",
+        "start a worker, or `aaiclick-queue background`, or `aaiclick-queue prune`",
+        _overdue,
+    ),
+    Check(
+        "history is dropped by policy",
+        OLD_DAYS,
+        "day partitions of attempts and events that are too old by two days: a transaction that is open for long may "
+        "hold them",
+        "end old transactions (pg_stat_activity); start a worker, or `aaiclick-queue prune`",
+        _old_history,
+    ),
 )
 
 
+# What breaks nothing and is seldom meant: a statement gives the names of what is concerned.
+NOTICES = (
+    Check(
+        "work waits and no worker is alive",
+        f"""WITH RECURSIVE line AS (
+                (SELECT queue FROM aaiclick_queue.ready ORDER BY queue LIMIT 1)
+                UNION ALL
+                SELECT (SELECT r.queue FROM aaiclick_queue.ready r WHERE r.queue > line.queue ORDER BY r.queue LIMIT 1)
+                FROM line WHERE line.queue IS NOT NULL)
+            SELECT queue AS name FROM line WHERE queue IS NOT NULL
+            AND NOT EXISTS (SELECT FROM aaiclick_queue.queues q WHERE q.name = queue AND q.paused_at IS NOT NULL)
+            AND NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.status = 'ACTIVE'
+                            AND w.lease_expires_at > now() AND (queue = ANY(w.queues) OR '*' = ANY(w.queues)))
+            AND EXISTS (SELECT FROM (SELECT r.ready_at FROM aaiclick_queue.ready r WHERE r.queue = line.queue
+                                     ORDER BY r.rank, r.order_key, r.task_id LIMIT 100) AS first
+                        WHERE first.ready_at < now() - interval '1 minute') LIMIT {LIMIT}""",
+        "queues with tasks that have waited for a minute, and no ACTIVE worker that serves them",
+        "start a worker with -Q naming them, or `aaiclick-queue queue pause` those that are to wait",
+    ),
+)
+NAMES_SHOWN = 5
+
+
 async def check(db: Database) -> list[Finding]:
-    """Run every check."""
+    """Run every check; notices come last, and only those that have something to say."""
     findings = []
     for one in CHECKS:
-        count = len(await db.fetch(one.sql))
+        count = len(await db.fetch(one.sql, *one.arguments(db.settings)))
         findings.append(Finding(one.name, count == 0, count, one.detail, one.fix))
+    for one in NOTICES:
+        names = [row["name"] for row in await db.fetch(one.sql)]
+        if names:
+            more = " …" if len(names) > NAMES_SHOWN else ""
+            detail = f"{one.detail}: {', '.join(names[:NAMES_SHOWN])}{more}"
+            findings.append(Finding(one.name, True, len(names), detail, one.fix, notice=True))
     return findings

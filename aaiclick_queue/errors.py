@@ -2,7 +2,12 @@
 
 QueueError
 ├── SettingsError            a setting is wrong; refused at start
+│   └── BadFleet             a fleet file that cannot work; names the line
+├── FleetBusy                a fleet of that name runs already; carries its pid
+├── NoFleet                  no fleet of that name runs here
 ├── BadTask                  a decorator or an option that cannot work
+│   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
+├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
 ├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
 ├── ResultDoesNotEncode      a result that JSON cannot carry (also TypeError)
 ├── PayloadTooLarge          arguments beyond PAYLOAD_MAX_BYTES (also ValueError)
@@ -39,8 +44,36 @@ class SettingsError(QueueError):
     """A setting is wrong; the message names it, the value and what is allowed."""
 
 
+class BadFleet(SettingsError):
+    """A fleet file that cannot work; the message names the line, the value and what is allowed."""
+
+
+class FleetBusy(QueueError):
+    """A supervisor of that fleet runs already."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        super().__init__(
+            f"fleet {name!r} runs already (pid {pid}): end it with `aaiclick-queue fleet down --name {name}`, "
+            "or give this one another name with --name"
+        )
+        self.name = name
+        self.pid = pid
+
+
+class NoFleet(QueueError, LookupError):
+    """No supervisor of that fleet runs on this machine."""
+
+
 class BadTask(QueueError, TypeError):
     """A task definition or an option that cannot work."""
+
+
+class BadResource(BadTask):
+    """A resource that is asked for and not there, that two functions give, or that needs itself."""
+
+
+class StartupFailed(QueueError):
+    """A resource could not be opened, or an on_startup function raised; the cause is its `__cause__`."""
 
 
 class ArgumentsDoNotFit(QueueError, ValueError):

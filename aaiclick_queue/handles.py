@@ -10,10 +10,11 @@ import msgspec
 
 from .client import Client, default_blocking_client, default_client
 from .codec import decode_json
-from .errors import ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
+from .errors import QueueError, ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
 from .outcome import Error
 from .portal import run_blocking
 from .status import Status
+from .waiting import Gone
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -24,7 +25,7 @@ STATUS = "SELECT status FROM aaiclick_queue.task_status WHERE id = $1"
 class Handle(Generic[R]):
     """One task that was enqueued. Make one from an id with `handle(id)`."""
 
-    __slots__ = ("_client", "_decode", "_in_callers_transaction", "id")
+    __slots__ = ("_client", "_decode", "_ended", "_in_callers_transaction", "id")
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class Handle(Generic[R]):
         self._decode = decode
         self._client = client
         self._in_callers_transaction = in_callers_transaction
+        self._ended: Any = None
 
     def __repr__(self) -> str:
         return f"Handle({self.id})"
@@ -47,14 +49,14 @@ class Handle(Generic[R]):
         return await self._there(self._status)
 
     async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as in every queue
-        """Wait for the end; gives the result, or raises what became of the task instead."""
-        try:
-            async with asyncio.timeout(timeout):
-                row = await self._there(self._finished)
-        except TimeoutError:
-            raise TimeoutError(f"task {self.id} has not ended within {timeout:g} s; it goes on") from None
-        value: R = self._value(row)
+        """Wait for the end; gives the result, or raises what became of the task instead. With 0 it only looks."""
+        value: R = self._value(await self._end(timeout))
         return value
+
+    async def wait(self, timeout: float | None = None) -> Status:  # noqa: ASYNC109
+        """Wait for the end, whatever it is: COMPLETED, FAILED or CANCELLED. A `result` after it asks nobody again."""
+        self._ended = await self._end(timeout)
+        return Status(self._ended["status"])
 
     async def cancel(self) -> bool:
         """End the task as CANCELLED wherever it is; False when it had ended before."""
@@ -79,6 +81,8 @@ class Handle(Generic[R]):
         return await ask(await default_client())
 
     async def _status(self, client: Client) -> Status:
+        if (known := client.known(self.id)) is not None:
+            return Status(known["status"])
         found = await (await client.database()).fetchval(STATUS, self.id)
         if found is None:
             raise UnknownTask(f"no task {self.id}: its transaction is not committed, or it was pruned")
@@ -87,15 +91,41 @@ class Handle(Generic[R]):
     async def _cancel(self, client: Client) -> bool:
         return self.id in await client.cancel([self.id])
 
-    async def _finished(self, client: Client) -> Any:
-        if await (await client.database()).fetchval(STATUS, self.id) is not None:
-            return await client.waiting.finished(self.id)
-        if self._in_callers_transaction:
-            raise WrongContext(
+    async def _end(self, timeout: float | None) -> Any:  # noqa: ASYNC109
+        """The final row; raises where there is none to come, or not in time."""
+        if self._ended is not None:
+            end, self._ended = self._ended, None
+        else:
+            end = await self._in_time(timeout)
+        if end is None:
+            raise TimeoutError(f"task {self.id} has not ended within {timeout:g} s; it goes on")
+        if isinstance(end, Gone):
+            raise self._gone(end)
+        return end
+
+    async def _in_time(self, timeout: float | None) -> Any:  # noqa: ASYNC109
+        if timeout is not None and timeout <= 0:
+            return await self._there(lambda client: client.waiting.finished(self.id, once=True))
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await self._there(lambda client: client.waiting.finished(self.id))
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return None
+
+    def _gone(self, end: Gone) -> QueueError:
+        if self._in_callers_transaction and not end.was_there:
+            return WrongContext(
                 f"task {self.id} was enqueued in your transaction, which is not committed: "
                 "it starts only after the commit, so wait for its result after that"
             )
-        raise ResultExpired(f"no task {self.id} in the database: it was pruned, or never committed", task_id=self.id)
+        why = (
+            "was removed meanwhile"
+            if end.was_there
+            else "was pruned, is of the kind that keeps nothing, or was never committed"
+        )
+        return ResultExpired(f"no task {self.id} in the database: it {why}", task_id=self.id)
 
     def _value(self, row: Any) -> Any:
         if row["status"] == Status.COMPLETED:

@@ -123,3 +123,12 @@ class Ended(msgspec.Struct, frozen=True):
     worker_id: int = 0  # the incarnation that ran it; 0: the one that writes
     flags: int = 0
     still_running: bool = False  # told to stop, and its code has not yet: a thread
+
+
+def kind_of(outcome: Outcome) -> str:
+    """One lower-case word for what a run came to, as metrics and traces label it."""
+    match outcome:
+        case Later(kind):
+            return {"RETRYING": "retried", "SNOOZED": "snoozed", "UNKNOWN": "unknown"}[kind]
+        case _:
+            return type(outcome).__name__.lower()

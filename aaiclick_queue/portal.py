@@ -29,7 +29,12 @@ def portal_loop() -> asyncio.AbstractEventLoop:
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> T:
     """The coroutine's result, waited for in this thread: for calls that take a round trip and no more."""
-    return asyncio.run_coroutine_threadsafe(coroutine, portal_loop()).result()
+    running = asyncio.run_coroutine_threadsafe(coroutine, portal_loop())
+    try:
+        return running.result()
+    except BaseException:
+        running.cancel()  # Ctrl-C: nobody would take its answer
+        raise
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, T], *, instead: str) -> T:

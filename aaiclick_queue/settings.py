@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from .errors import SettingsError
@@ -28,18 +28,44 @@ REDIS_SCHEMES = (
     "unix",
     *(f"redis{s}+{kind}" for kind in ("sentinel", "cluster") for s in ("", "s")),
 )
+SYSTEM_HOME = Path("/var/lib/aaiclick-queue")
 LIKENESS = 0.8  # of a mistyped name to the one that was meant
 
+FOREVER = "forever"
+LONGEST_DAYS = 36_500
+
+
+def days_or_forever(value: Any) -> float | str:
+    """A number of days, or `forever`; ValueError says what is allowed."""
+    if isinstance(value, str) and value.strip().lower() == FOREVER:
+        return FOREVER
+    try:
+        days = float(value)
+    except (TypeError, ValueError):
+        days = 0.0
+    if not 0 < days <= LONGEST_DAYS:  # 0 would be read as `forever` by one and as `at once` by another
+        raise ValueError(
+            f"give days, more than 0 and at most {LONGEST_DAYS:,}, or `{FOREVER}`; a task that need not be kept at all "
+            "says so itself: keep='none'"
+        )
+    return days
+
+
 Seconds = Annotated[float, Field(gt=0, le=366 * 86400)]
+Days = Annotated[float | Literal["forever"], BeforeValidator(days_or_forever)]
 
 
 def default_home() -> Path:
     """A folder of its own in the user's home; for root a system folder, because Postgres drops root's rights."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return Path("/var/lib/aaiclick-queue")
+        return SYSTEM_HOME
+    try:
+        home = Path.home()
+    except RuntimeError:  # an account without a home, as systemd and Kubernetes make them up
+        return SYSTEM_HOME
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "aaiclick-queue"
-    return Path.home() / ".local" / "share" / "aaiclick-queue"
+        return home / "Library" / "Application Support" / "aaiclick-queue"
+    return home / ".local" / "share" / "aaiclick-queue"
 
 
 class Settings(BaseSettings):
@@ -63,7 +89,8 @@ class Settings(BaseSettings):
         "aaiq", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="First part of every Redis key, as `{aaiq}:wake:mail`."
     )
     home: Path = Field(
-        default_factory=default_home, description="Folder for the embedded Postgres; a user data folder by default."
+        default_factory=default_home,
+        description="Folder for the embedded Postgres and running fleets; a user data folder by default.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level of log lines.")
     lease_seconds: Seconds = Field(30, ge=1, description="A worker silent for this long has lost its runs.")
@@ -94,6 +121,13 @@ class Settings(BaseSettings):
     )
     loop_stall_seconds: Seconds = Field(
         30, description="An event loop blocked this long is reported with its stack and claims nothing."
+    )
+    retention_completed_days: Days = Field(
+        7, description="Days until a COMPLETED or CANCELLED task is pruned with its result, or `forever`."
+    )
+    retention_failed_days: Days = Field(30, description="Days until a FAILED task is pruned, or `forever`.")
+    retention_max_tasks: int | None = Field(
+        None, ge=1, le=10**12, description="Only so many finished tasks are kept, the newest; unset: age alone decides."
     )
     transaction_pool_size: int = Field(
         8, ge=1, le=500, description="Connections a worker process may open for `current().transaction()`."

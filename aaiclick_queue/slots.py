@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,12 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
+from .around import Call, execute_through
 from .children import ALONE_FROM, Children
 from .context import Services, enter, running
 from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
 from .kinds import Kind, KindName, Mix, room_of
+from .middleware import around_execute, installed
 from .outcome import Outcome
 
 CLAIM_LIMIT = 500
@@ -47,6 +50,7 @@ class Slots:
         self._ended = ended
         self._stopped = stopped
         self._services: Services | None = None
+        self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._prefetch = prefetch
         self.freed = asyncio.Event()
@@ -79,6 +83,14 @@ class Slots:
     def has_room_for_others(self) -> bool:
         """Whether some kind is not full, rare as it may be."""
         return any(kind.open(prefetch=self._prefetch) for kind in self._kinds)
+
+    def taken(self, queue: str) -> int:
+        """Runs of this queue that are here, also those that were given up while their thread goes on."""
+        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
+
+    def in_threads(self) -> list[Run]:
+        """Runs whose thread is in user code."""
+        return list(self._threads)
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
@@ -197,7 +209,10 @@ class Slots:
         run.started = time.monotonic()
         outcome: Outcome | None = None
         try:
-            outcome = await self._outcome_of(run)
+            if installed or self._services.middleware:
+                outcome = await self._outcome_through(run, self._services)
+            else:
+                outcome = await self._outcome_of(run, self._services)
         except BaseException as error:  # ours, or one that no task should raise: a slot and a lease hang on it
             outcome = run.stop.outcome if run.stop else decide(as_exception(error), run)
             if isinstance(error, KeyboardInterrupt):
@@ -214,25 +229,36 @@ class Slots:
             self._fill(run.kind)
             self.freed.set()
 
-    async def _outcome_of(self, run: Run) -> Outcome | None:
+    async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
+        chain = around_execute(services.middleware, "worker" if run.kind is self._process else "whole")
+        return await execute_through(chain, run, lambda watched: self._outcome_of(run, services, watched))
+
+    async def _outcome_of(
+        self, run: Run, services: Services, watched: Callable[[Call], Call] | None = None
+    ) -> Outcome | None:
         if run.stop is not None:
             return run.stop.outcome
         if run.kind is self._process:
             return await self.children.run(run)
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
-        return await execute(run, _call if run.definition.is_async else self._call_in_thread)
+        call: Call = _call if run.definition.is_async else self._call_in_thread
+        if services.lifespan is not None and run.definition.signature.injects:
+            call = services.lifespan.injecting(run.definition, call)
+        return await execute(run, watched(call) if watched else call)
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()
-        call = partial(copy_context().run, call_plainly, function, kwargs)
+        call = partial(copy_context().run, _in_thread, run, function, kwargs)
         run.thread = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        self._threads.add(run)
         run.thread.add_done_callback(partial(self._thread_done, run))
         # Shielded: a thread cannot be stopped, and its slot stays taken until it ends.
         return await asyncio.shield(run.thread)
 
     def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
         self._thread.taken -= 1
+        self._threads.discard(run)
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
         if run.stop is not None and run.asyncio_task is not None and run.asyncio_task.done():
@@ -253,6 +279,11 @@ class Slots:
         overall = silence is None or time.monotonic() >= run.started + run.timeout
         outcome = timed_out(run) if overall else timed_out(run, "heartbeat_timeout", silence)
         self.stop(run, Stop(outcome, at_once=True))
+
+
+def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    run.thread_id = threading.get_ident()
+    return call_plainly(function, kwargs)
 
 
 async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

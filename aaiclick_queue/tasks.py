@@ -20,7 +20,8 @@ from .flags import HOOKED, KEEP_FAILED, KEEP_NONE, STOPS
 from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
 from .handles import Handle, blocking_client
-from .portal import portal_loop, submit
+from .middleware import HEADERS
+from .portal import portal_loop
 from .retry import seconds
 from .settings import Settings
 from .spec import HOOKS, NAME_LIMIT, Options
@@ -116,20 +117,17 @@ class Task(Generic[P, R]):
         client = blocking_client(self._client)
         task, key = self._new_task(self.signature.encode(tuple(args), kwargs or {}), client.settings)
         connection = self._connection
-        if connection is not None:
-            if not is_sync(connection):
-                raise WrongContext(
-                    f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
-                )
-            [task_id] = client.write_blocking(self._spec(client.settings), [task], key=key, connection=connection)
-        elif not client.lives_on(portal_loop()):
+        if connection is not None and not is_sync(connection):
+            raise WrongContext(
+                f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
+            )
+        if connection is None and not client.lives_on(portal_loop()):
             raise WrongContext(
                 f"this client belongs to an event loop: await {self.__name__}.enqueue(…, client=…) there, "  # type: ignore[attr-defined]
                 "or leave client= away to use the default one"
             )
-        else:
-            spec, wait = self._spec(client.settings), self._waits(None)
-            [task_id] = submit(client.write(spec, [task], key=key, wait=wait))
+        spec, wait = self._spec(client.settings), self._waits(connection)
+        [task_id] = client.write_blocking(spec, [task], key=key, connection=connection, wait=wait)
         return self._handle(task_id, None, connection)
 
     def prepare(
@@ -173,6 +171,8 @@ class Task(Generic[P, R]):
     def _new_task(self, payload: str, settings: Settings) -> tuple[NewTask, Key | None]:
         given = self.defaults
         _check_size(payload, settings, self.entrypoint)
+        if given.metadata and HEADERS in given.metadata:
+            raise BadTask(f"metadata={{{HEADERS!r}: …}}: that name is kept for the headers of middleware: take another")
         task = NewTask(
             payload,
             countdown=given.countdown,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import threading
 import time
@@ -12,14 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from aaiclick_queue import Plan, Settings, Worker
+from aaiclick_queue import Middleware, Plan, Settings, Worker
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted
 from aaiclick_queue.flow.complete import complete
 from aaiclick_queue.flow.enqueue import NewTask, Spec, enqueue, id_source
 from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.middleware import installed
 from aaiclick_queue.outcome import Ended, Outcome
 from aaiclick_queue.postgres import Database, plain_dsn
+from aaiclick_queue.resources import declared
 from aaiclick_queue.schema import Transaction
+from aaiclick_queue.tasks import registry
 
 T = TypeVar("T")
 
@@ -124,7 +128,7 @@ async def place_of(tx: Transaction, task_id: int) -> list[str]:
     """The places that the task is in, or its final status."""
     found = [
         place
-        for place in ("ready", "delayed", "leases")
+        for place in ("held", "ready", "delayed", "leases")
         if await tx.fetch(f"SELECT 1 FROM aaiclick_queue.{place} WHERE task_id = $1", task_id)
     ]
     final = (await row(tx, "tasks", task_id))["status"]
@@ -153,9 +157,15 @@ async def age(tx: Transaction, table: str, column: str, seconds: float) -> None:
 
 
 @asynccontextmanager
-async def running_worker(settings: Settings, **plan: Any) -> AsyncIterator[Worker]:
+async def running_worker(
+    settings: Settings,
+    *,
+    middleware: Sequence[Middleware] = (),
+    resources: Mapping[Any, Any] | None = None,
+    **plan: Any,
+) -> AsyncIterator[Worker]:
     """A worker in this process that takes tasks; stopped at once when the block ends."""
-    worker = Worker(settings, Plan(**plan))
+    worker = Worker(settings, Plan(**plan), middleware=middleware, resources=resources)
     running = asyncio.create_task(worker.run())
     try:
         await until(lambda: worker.started.is_set() or running.done())
@@ -166,6 +176,19 @@ async def running_worker(settings: Settings, **plan: Any) -> AsyncIterator[Worke
         worker.stop(now=True)
         async with asyncio.timeout(PATIENCE):
             await running
+
+
+@contextmanager
+def declarations_of_its_own() -> Iterator[None]:
+    """What this block registers, declares and installs is gone when it ends, else workers of other tests ask for it."""
+    kept = (registry, *vars(declared).values(), installed)
+    before = [copy.copy(one) for one in kept]
+    try:
+        yield
+    finally:
+        for one, was in zip(kept, before, strict=True):
+            one.clear()
+            one.update(was) if isinstance(one, dict) else one.extend(was)
 
 
 class Proxy:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .fleet import fleet
 from .program import Program, verbose_option
+from .pruning import prune
 from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
+from .top import top
 from .workers import workers
 
 __all__ = ["main"]
@@ -22,8 +25,9 @@ __all__ = ["main"]
 Examples:
   aaiclick-queue demo                        see it work, no server needed
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
+  aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
-  aaiclick-queue queue list --watch          what waits, what runs
+  aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
 \b
@@ -37,5 +41,5 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, background, queue, task, workers, doctor, config, completion):
+for command in (demo, migrate, worker, fleet, background, top, queue, task, workers, prune, doctor, config, completion):
     main.add_command(command)

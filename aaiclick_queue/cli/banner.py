@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 
 if TYPE_CHECKING:
+    from ..fleet.file import Fleet
     from ..settings import Settings
     from ..worker import Plan
 
@@ -56,6 +57,19 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
         },
         note=_not_served(plan),
     )
+
+
+def fleet_banner(settings: Settings, fleet: Fleet, facts: tuple[str, str]) -> str:
+    """Version, groups, Postgres, Redis."""
+    groups = {}
+    for group in fleet.groups.values():
+        queues = "all" if "*" in (group.queues or {}) else ", ".join(group.queues or ["default"])
+        groups[group.name] = f"{_plural(group.count, 'process', 'processes')} for {queues}: {', '.join(group.modules)}"
+    return _banner(settings, facts, groups)
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _not_served(plan: Plan) -> str:

@@ -120,7 +120,7 @@ GIVE_BACK_STOPPED = """
 DELETE FROM aaiclick_queue.slots s USING unnest($1::bigint[], $2::int[]) AS run(task_id, run_epoch)
 WHERE s.task_id = run.task_id AND s.stopping = run.run_epoch AND s.worker_id = $3
 """
-LANES_A_PASS = 500
+LANES_A_PASS = 200
 BATCH = 500
 FROM_THE_START: Lane = Lane("", "", "", "")
 

@@ -10,11 +10,12 @@ from contextlib import suppress
 from ..errors import PostgresUnavailable
 from ..postgres import Database
 from ..streams import Streams
-from .admit import Admission
+from .admit import Admission, Admitted
 from .choose import Lane
 from .kick import kick_claimers
 from .loop import Holder, Loop
 from .operate import work_once
+from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
 
@@ -27,6 +28,7 @@ DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
 ALERT_SECONDS = 5.0
+PRUNE_SECONDS = 10.0  # from the start, and between two looks of who does not prune
 HELD_SECONDS = 0.1  # the longest wait for a slot that was freed where nobody could tell us
 LIMITS_SECONDS = 600.0  # how long after the last sign of limits this process keeps looking for held tasks
 BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
@@ -34,12 +36,14 @@ NEVER = 3600.0
 
 
 class Background:
-    """Relay, due, reaper and sweep of one process."""
+    """Relay, due, reaper, sweep and prune of one process."""
 
     def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
         self._db = db
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
+        self._pruner = Pruner(db)
+        self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
         self._publishes = streams is not None
         self._own_rows = False
@@ -47,7 +51,7 @@ class Background:
         self._relayed_at = time.monotonic()
         self._limits_until = 0.0
         self._admission = Admission(db)
-        self._let_in = 0
+        self._round_count, self._round_cost = 0, 0.0
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
         self.due = Loop("due", self._due_pass, fast=fast)
@@ -61,6 +65,7 @@ class Background:
             self.operate,
             Loop("reaper", self._reap_pass, fast=fast),
             Loop("sweep", self._sweep_pass),
+            Loop("prune", self._prune_pass),
         ]
 
     def _is_fast(self) -> bool:
@@ -98,8 +103,11 @@ class Background:
         self.admit.kick()
 
     async def _admit_pass(self) -> float:
+        began = time.monotonic()
         admitted = await self._admission.admit_once()
         now = time.monotonic()
+        self._round_cost += now - began
+        self._round_count += admitted.count
         if admitted.count:
             self.made_ready()
         if admitted.lanes:
@@ -107,14 +115,16 @@ class Background:
         if admitted.busy:
             asyncio.get_running_loop().call_later(BUSY_SECONDS, self.admit.kick)
             return HELD_SECONDS
-        self._let_in += admitted.count
         if admitted.more:
             return 0.0
-        let_in, self._let_in = self._let_in, 0
-        if let_in:
-            return 0.0  # another round: there may be room for more
+        # A round is over. Where many keys wait and none can get in, looking at them must not be work in itself.
+        count, cost = self._round_count, self._round_cost
+        self._round_count, self._round_cost = 0, 0.0
+        return 0.0 if count else max(self._until_next_round(admitted, now), 5 * cost)
+
+    def _until_next_round(self, admitted: Admitted, now: float) -> float:
         if admitted.lanes:
-            return max(0.005, min(HELD_SECONDS, HELD_SECONDS if admitted.next_end is None else admitted.next_end))
+            return HELD_SECONDS if admitted.next_end is None else min(HELD_SECONDS, max(0.005, admitted.next_end))
         return (1.0 if self._publishes else HELD_SECONDS) if now < self._limits_until else NEVER
 
     async def _operate_pass(self) -> float:
@@ -167,3 +177,9 @@ class Background:
     async def _sweep_pass(self) -> float:
         await self._reaper.sweep_once()
         return SWEEP_SECONDS
+
+    async def _prune_pass(self) -> float:
+        # By one process alone, for its cursors' sake: the rows could be shared. A short life prunes nothing.
+        if not self._holder.holds or time.monotonic() < self._prunes_at:
+            return PRUNE_SECONDS
+        return await self._pruner.prune_once()

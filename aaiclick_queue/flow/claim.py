@@ -50,7 +50,7 @@ WITH taken AS (
 SELECT leased.task_id, leased.run_epoch, leased.attempt, leased.lost_count, leased.snoozes, leased.queue,
        t.entrypoint, t.kwargs, t.name, t.timeout_seconds, t.max_attempts, t.correlation_id, t.priority,
        extract(epoch FROM now() - leased.ready_at)::float8 AS waited, coalesce(t.expires_at < now(), false) AS expired,
-       leased.flags, t.concurrency_key, t.order_by, leased.rank, leased.order_key
+       leased.flags, t.concurrency_key, t.order_by, t.metadata, leased.rank, leased.order_key
 FROM leased JOIN aaiclick_queue.tasks t ON t.id = leased.task_id
 """
 LOWEST_RANKS = """
@@ -92,6 +92,7 @@ class Claimed(msgspec.Struct, frozen=True):
     flags: int = 0
     concurrency_key: str | None = None
     order_by: str | None = None
+    metadata: str | None = None
 
 
 FIELDS = len(Claimed.__struct_fields__)

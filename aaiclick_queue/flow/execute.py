@@ -28,6 +28,7 @@ class Definition(Protocol):
     """What running needs to know of a task's code."""
 
     function: Callable[..., Any]
+    entrypoint: str
     signature: Signature
     is_async: bool
     isolation: Literal["process"] | None
@@ -54,6 +55,7 @@ class Run:
         "stop_told",
         "taken",
         "thread",
+        "thread_id",
         "timeout",
         "timer",
         "worker_id",
@@ -75,6 +77,7 @@ class Run:
         self.committed = False  # ended by current().transaction(): nothing more is recorded
         self.thread: asyncio.Future[Any] | None = None  # of the executor; it goes on when the run is told to stop
         self.stop_told = False  # whether anybody was told that its code has ended after a stop
+        self.thread_id = 0
         self.asyncio_task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None

@@ -1,18 +1,32 @@
-"""Kicks: a process that makes work ready tells the claimers in the same process at once."""
+"""Kicks: a process that makes work ready tells its claimers at once, and one that ends tasks tells who waits there."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 _claimers: set[Callable[[], None]] = set()
+_told_of_ends: set[Callable[[Sequence[int]], None]] = set()
 _lock = threading.Lock()
+_lost: list[None] = []  # not empty: kicks are lost, as a test wants it
 
 
 def kick_claimers() -> None:
     """There is work in line that this process has just written."""
-    for kick in list(_claimers):
-        kick()
+    if not _lost:
+        for kick in list(_claimers):
+            kick()
+
+
+@contextmanager
+def kicks_lost() -> Iterator[None]:
+    """Kicks of this block reach nobody: what they would have told is found by the next look."""
+    _lost.append(None)
+    try:
+        yield
+    finally:
+        _lost.pop()
 
 
 def add_claimer(kick: Callable[[], None]) -> None:
@@ -25,3 +39,22 @@ def remove_claimer(kick: Callable[[], None]) -> None:
     """Stop calling it."""
     with _lock:
         _claimers.discard(kick)
+
+
+def tell_ended(ids: Sequence[int]) -> None:
+    """These tasks are final, committed just now by this process: whoever waits for them here need not poll."""
+    if ids:
+        for told in list(_told_of_ends):
+            told(ids)
+
+
+def on_ended(told: Callable[[Sequence[int]], None]) -> None:
+    """Have `told` called, from any thread, with the tasks that this process has ended."""
+    with _lock:
+        _told_of_ends.add(told)
+
+
+def off_ended(told: Callable[[Sequence[int]], None]) -> None:
+    """Stop calling it."""
+    with _lock:
+        _told_of_ends.discard(told)

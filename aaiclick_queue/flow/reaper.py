@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -17,6 +18,7 @@ from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
 from .cancel import take_waiting
+from .kick import tell_ended
 from .mark import Mark
 from .outbox import append_from
 from .place import enter_line, in_line
@@ -226,6 +228,7 @@ class Reaper:
         rows = await self._db.fetch(TAKE_LOST_RUNS, limit, self._settings.lost_limit)
         if rows:
             log.warning("took back %d runs of lost workers", len(rows))
+        _tell_failed(rows)
         return len(rows)
 
     async def _expire(self, limit: int) -> int:
@@ -233,13 +236,15 @@ class Reaper:
             due = [row["task_id"] for row in await tx.fetch(EXPIRED_TIMERS, limit)]
             taken = await take_waiting(tx, due, error=EXPIRED) if due else set()
             await tx.fetch(FORGET_TIMERS, due, list(taken))
-            return len(taken)
+        tell_ended(list(taken))
+        return len(taken)
 
     async def _take_overdue(self, limit: int) -> int:
         # The one step that looks at every lease; the deadlines it guards have seconds of grace in them.
         if time.monotonic() < self._overdue_at or not self.looks_at_all():
             return 0
         rows = await self._db.fetch(TAKE_OVERDUE_RUNS, limit, self._settings.max_attempts)
+        _tell_failed(rows)
         self._overdue_at = time.monotonic() + (0 if len(rows) >= limit else self._settings.lease_seconds / 6)
         return len(rows)
 
@@ -287,6 +292,10 @@ class Reaper:
         for row in rows:
             log.warning("worker %s pid %d is lost: no heartbeat for a lease period", row["hostname"], row["pid"])
         return len(rows)
+
+
+def _tell_failed(rows: Sequence[Any]) -> None:
+    tell_ended([row["task_id"] for row in rows if row["kind"] == "FAILED"])
 
 
 async def ensure_partitions(tx: Transaction) -> None:

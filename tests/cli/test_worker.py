@@ -180,7 +180,8 @@ def test_processes_are_started_again_when_they_crash_and_end_together(settings: 
         first = started.children()
         os.kill(first[0], signal.SIGKILL)
         started.wait_for(lambda: len(events(started, "worker started")) == 3)
-        assert "was ended by SIGKILL: starting it again" in started.stderr
+        [ended] = events(started, "process ended")
+        assert (ended["process_name"] in ("worker-1", "worker-2"), ended["exit"]) == (True, "SIGKILL")
         last = started.children()
         napping = enqueue(invoke, "nap", "--kwargs", '{"seconds": 1}')
         wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
@@ -189,6 +190,17 @@ def test_processes_are_started_again_when_they_crash_and_end_together(settings: 
         assert [line["task_id"] for line in events(started, "task succeeded")] == [napping]
         assert len(events(started, "worker stopped")) == 2
         assert gone([*first, *last])
+
+
+def test_the_lines_of_processes_name_them(settings: Settings, invoke: Invoke) -> None:
+    with worker(settings, "--processes", "2", "--log-format", "pretty") as started:
+        started.wait_for(lambda: started.stdout.count("takes tasks") == 2)
+        enqueue(invoke, "talk")
+        started.wait_for(lambda: "talk" in started.stdout and "logged by a task" in started.stdout)
+        names = {line.split(" │ ", 1)[0] for line in started.stdout.splitlines()}
+        assert names == {"worker-1", "worker-2"}
+        [banner] = [line for line in started.stderr.splitlines() if "in each of 2 processes" in line]
+        assert banner.startswith("worker-1 │ ")
 
 
 def test_processes_end_when_their_parent_is_killed(settings: Settings) -> None:
@@ -203,7 +215,8 @@ def test_processes_end_when_their_parent_is_killed(settings: Settings) -> None:
 def test_processes_that_can_never_start_are_not_started_again(settings: Settings) -> None:
     ran = run("worker", "-A", "nosuch", "--processes", "2", env=environment(settings))
     assert ran.returncode == 2
-    assert "starting it again" not in ran.stderr
+    assert "starting it again" not in ran.stdout
+    assert " is given up: exit code 2 (there is no module 'nosuch'" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import time
+from pathlib import Path
 
 from aaiclick_queue import current, task
 
 RUNS_FILE = "FAULTS_RUNS_FILE"
+SEATS = 7
 
 
 def _note(what: str) -> None:
@@ -28,6 +31,24 @@ async def tick(seconds: float = 0.0) -> int:
     _note("tick")
     await asyncio.sleep(seconds)
     return current().run_epoch
+
+
+@task(queue="narrow", max_attempts=100)
+async def sit(seconds: float) -> None:
+    """Take one of the seats there are, which only the end of this code or of its process sets free."""
+    folder = Path(os.environ[RUNS_FILE]).parent
+    for number in range(SEATS):
+        seat = (folder / f"seat-{number}").open("w")
+        try:
+            fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            seat.close()
+            continue
+        with seat:
+            _note(f"seat-{number}")
+            await asyncio.sleep(seconds)
+        return
+    _note("no-seat")
 
 
 @task

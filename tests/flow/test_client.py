@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,13 +44,12 @@ from aaiclick_queue.errors import (
     WrongContext,
 )
 from aaiclick_queue.flow.enqueue import NewTask, Spec
-from aaiclick_queue.gather import Waiting
+from aaiclick_queue.gathering import Waiting
 from aaiclick_queue.outcome import Error, Failed, Succeeded
-from aaiclick_queue.portal import portal_loop
 from aaiclick_queue.postgres import Database, plain_dsn
 from aaiclick_queue.streams import Streams
 from tests.servers import Databases
-from tests.tools import Proxy, changed, claim, count, end, environment, place_of, register_worker, row, rows, until
+from tests.tools import Proxy, changed, claim, count, end, place_of, register_worker, row, rows, until
 from tests.wires.redis_server import free_port
 
 
@@ -62,19 +61,6 @@ async def greet(name: str, times: int = 1) -> str:
 @task(entrypoint="tests.client.other", queue="other", priority=3)
 def other(connection: str = "", client: str = "") -> str:
     return connection + client
-
-
-@pytest.fixture
-def as_default(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> Iterator[None]:
-    """The default client is on the test's database."""
-    with environment(monkeypatch, settings):
-        yield
-        asyncio.run_coroutine_threadsafe(_close_default(), portal_loop()).result()
-
-
-async def _close_default() -> None:
-    for _, guard in list(client_module._clients.get(asyncio.get_running_loop(), {}).values()):
-        await guard.aclose()
 
 
 def psycopg_url(settings: Settings) -> str:

@@ -18,6 +18,7 @@ from aaiclick_queue.flow import (
     enqueue,
     fenced,
     heartbeat,
+    prune,
     reaper,
     relay,
     settle,
@@ -45,6 +46,7 @@ COLD = {
     "reaper.FORGET_WORKERS": "once a minute, looks at every worker",
     "reaper.ENSURE_PARTITIONS": "once a minute, a function",
     "enqueue.NODE": "once a process, reads no table",
+    "days.OLD_DAYS": "every ten minutes, reads the catalog",
     "reaper.REFRESH_DEPTHS": "as seldom as it is slow, counts up to max_depth",
     "reaper.SWEEP_SLOTS": "once a minute, looks at every slot",
     "reaper.FORGET_LAPSED": "once a minute, looks at every limit",
@@ -109,6 +111,7 @@ class Round:
         await self._reap()
         await self._cancel()
         await self._leave()
+        await self._prune(min(one.task_id for one in claimed[: self._batch]))
         found = {name: _of(self._flow, sql) for name, sql in FLOW.items()}
         found |= {f"{name} for an application": _of(self._application, sql) for name, sql in APPLICATION.items()}
         return found
@@ -240,6 +243,12 @@ class Round:
     async def _leave(self) -> None:
         await settle.release_all(self._flow, self._worker_id, limit=self._batch)
         await heartbeat.set_status(self._flow, self._worker_id, "STOPPED", Counters())
+
+    async def _prune(self, first: int) -> None:
+        for sql in (prune.COUNT_PAGE, prune.PRUNE_PAGE):
+            [page] = await self._flow.fetch(sql, first - 1, prune.LAST_ID, self._batch, 0.0, 0.0, 0.0, None)
+            assert page["completed"] + page["failed"]
+        await self._flow.fetch(prune.KEPT_PAGE, prune.LAST_ID, 1, self._batch)
 
 
 SOME_LIMITS = """

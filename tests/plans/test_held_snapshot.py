@@ -13,6 +13,7 @@ from aaiclick_queue.flow.claim import CLAIM_NEXT_IN_LINE, HEAD, Claimed, Line, W
 from aaiclick_queue.flow.complete import complete
 from aaiclick_queue.flow.enqueue import NewTask, Spec, enqueue, id_source
 from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.flow.prune import PRUNE_PAGE, ROWS, Policy, Walk
 from aaiclick_queue.flow.reaper import MOVE_DUE, Reaper
 from aaiclick_queue.outcome import Ended, Succeeded
 from aaiclick_queue.postgres import Database
@@ -130,3 +131,19 @@ def _walked(one: Explained, table: str) -> int:
 async def _complete(tx: Transaction, claimed: Sequence[Claimed]) -> None:
     runs = [Ended(one.task_id, one.run_epoch, Succeeded(None), 0.0, 0.0) for one in claimed]
     assert len(await complete(tx, runs, worker_id=WORKER)) == len(claimed)
+
+
+@pytest.mark.usefixtures("line")
+async def test_pruning_goes_on_from_where_it_was_over_all_that_it_has_deleted(settings: Settings, db: Database) -> None:
+    """Dead rows stay in the index as long as the snapshot is held: a page must not begin at the first of them."""
+    policy = Policy(0.0, 0.0)
+    async with ExplainingDatabase(settings, flow=True) as flow:
+        walk = Walk(0.0)
+        while walk.over_at is None:
+            await walk.step(flow, policy)
+        touched = [one.plan.buffers for one in flow.explained if one.sql == PRUNE_PAGE]
+        assert len(touched) >= CLAIMED_BEFORE // ROWS
+        assert max(touched[-11:-1]) < 2 * min(touched[:10]), touched
+        again = Walk(0.0)
+        await again.step(flow, policy)
+        assert flow.explained[-1].plan.buffers > CLAIMED_BEFORE / ROWS_A_PAGE, "the snapshot was not held"

@@ -1,0 +1,239 @@
+"""Prune: forgets finished tasks by policy, a page of `tasks` a statement. Before: whatever made a task final.
+
+No index may name a column that the end of a task writes, so pages are walked by id, which grows with the time of
+creation: a front that reads each row once when it comes of age, and a slow sweep for those that ended late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from ..postgres import Database
+from ..schema import Transaction
+from ..settings import FOREVER, Settings
+from .days import drop_old_days
+
+# The children of a task that may still run again are its memory of what it has enqueued: they stay as long as it.
+# A failure that stops a strict order stays until somebody retries or unblocks it: gone, it would stop nothing any more.
+# Both asked by value: as NOT EXISTS they were hashed, which reads all of `tasks` a page.
+# $1, $2 ids after and up to · $3 rows to read · $4 age in seconds at which the walk ends · $5 age of COMPLETED and
+# CANCELLED, $6 of FAILED, NULL for ever · $7 newest id that is one too many, or NULL
+_PAGE = """
+WITH page AS MATERIALIZED (
+    SELECT id, created_at < now() - make_interval(secs => $4::float8) AS of_age FROM aaiclick_queue.tasks
+    WHERE id > $1 AND id <= $2 ORDER BY id LIMIT $3
+), edge AS MATERIALIZED (
+    SELECT max(id) FILTER (WHERE of_age) AS last,
+           count(*) >= $3 AND max(id) = max(id) FILTER (WHERE of_age) AS is_more FROM page
+), overdue AS MATERIALIZED (
+    SELECT t.ctid, t.id, t.status FROM aaiclick_queue.tasks t
+    WHERE t.id > $1 AND t.id <= (SELECT last FROM edge) AND t.status IS NOT NULL AND (
+              t.status <> 'FAILED' AND t.finished_at < now() - make_interval(secs => $5::float8)
+              OR t.status = 'FAILED' AND t.finished_at < now() - make_interval(secs => $6::float8)
+              OR t.id <= $7::bigint)
+      AND (t.parent_id IS NULL OR coalesce((
+              SELECT coalesce(p.status, 'OPEN') FROM aaiclick_queue.tasks p WHERE p.id = t.parent_id),
+              'COMPLETED') = 'COMPLETED')
+      AND (t.order_stops IS NOT TRUE OR (
+              SELECT true FROM aaiclick_queue.slots s
+              WHERE s.task_id = t.id AND s.limit_id = 0 AND s.stopping = 0) IS NULL)
+    ORDER BY t.id {lock}
+)"""
+_COUNTS = """
+SELECT edge.last, coalesce(edge.is_more, false) AS is_more,
+       (SELECT count(*) FROM overdue WHERE status = 'COMPLETED') AS completed,
+       (SELECT count(*) FROM overdue WHERE status = 'FAILED') AS failed,
+       (SELECT count(*) FROM overdue WHERE status = 'CANCELLED') AS cancelled
+FROM edge
+"""
+# SKIP LOCKED, and what is locked is looked at again: a task that somebody retries at this moment stays.
+PRUNE_PAGE = f"""{_PAGE.format(lock="FOR UPDATE OF t SKIP LOCKED")}, pruned AS (
+    DELETE FROM aaiclick_queue.tasks WHERE ctid = ANY(ARRAY(SELECT ctid FROM overdue)) RETURNING id
+), progress AS (
+    DELETE FROM aaiclick_queue.progress WHERE task_id = ANY(ARRAY(SELECT id FROM pruned))
+), checkpoints AS (
+    DELETE FROM aaiclick_queue.checkpoints WHERE task_id = ANY(ARRAY(SELECT id FROM pruned))
+), timers AS (
+    DELETE FROM aaiclick_queue.timers WHERE task_id = ANY(ARRAY(SELECT id FROM pruned))
+), keys AS (
+    DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid FROM aaiclick_queue.dedupe d WHERE d.task_id = ANY(ARRAY(SELECT id FROM pruned))
+           AND (d.until IS NULL OR d.until < now())
+        FOR UPDATE SKIP LOCKED))
+)
+{_COUNTS}"""
+COUNT_PAGE = _PAGE.format(lock="") + _COUNTS
+# From the newest down: how many of a page have ended, and the first one beyond the $2 that may be kept.
+KEPT_PAGE = """
+WITH page AS MATERIALIZED (
+    SELECT id, status IS NOT NULL AS is_final FROM aaiclick_queue.tasks WHERE id < $1 ORDER BY id DESC LIMIT $3
+)
+SELECT (SELECT min(id) FROM page) AS last, (SELECT count(*) FROM page WHERE is_final) AS n,
+       (SELECT id FROM page WHERE is_final ORDER BY id DESC OFFSET $2 LIMIT 1) AS beyond
+"""
+ROWS = 1000
+KEPT_ROWS = 10_000
+LAST_ID = 2**63 - 1
+LAG_SECONDS = 600.0  # the front comes by this long after a task's age, so that those that ran for minutes go with it
+SWEEP_SECONDS = (600.0, 6 * 3600.0)
+COUNT_SECONDS = 600.0
+DAYS_SECONDS = 600.0
+IDLE_SECONDS = 60.0
+DAY = 86400.0
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What is kept: seconds by status, None for ever, and how many."""
+
+    completed_seconds: float | None = None
+    failed_seconds: float | None = None
+    max_tasks: int | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> Policy:
+        """The policy of the settings."""
+        completed, failed = seconds_of(settings.retention_completed_days), seconds_of(settings.retention_failed_days)
+        return cls(completed, failed, settings.retention_max_tasks)
+
+    @property
+    def ages(self) -> list[float]:
+        """Every age at which something is pruned, the shortest first."""
+        return sorted({age for age in (self.completed_seconds, self.failed_seconds) if age is not None})
+
+    @property
+    def history_seconds(self) -> float | None:
+        """How long attempts and events are kept: as long as any task they may belong to."""
+        if self.completed_seconds is None or self.failed_seconds is None:
+            return None
+        return max(self.completed_seconds, self.failed_seconds, 2 * DAY)
+
+
+def seconds_of(days: float | str) -> float | None:
+    """Days of a setting in seconds; None for `forever`."""
+    return None if days == FOREVER else float(days) * DAY
+
+
+class Pruned(msgspec.Struct):
+    """How many tasks were pruned, by what they were."""
+
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+    @property
+    def tasks(self) -> int:
+        """All of them."""
+        return self.completed + self.failed + self.cancelled
+
+    def add(self, row: Any) -> None:
+        """Count a page."""
+        self.completed += row["completed"]
+        self.failed += row["failed"]
+        self.cancelled += row["cancelled"]
+
+
+class Walk:
+    """Goes over `tasks` by id, a page a step, up to an age or an id; it goes on later from where it stopped."""
+
+    def __init__(self, age: float) -> None:
+        self.age = age
+        self.after = 0
+        self.over_at: float | None = None
+
+    async def step(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
+        """Prune one page."""
+        return await self._step(tx, PRUNE_PAGE, policy, beyond=beyond, upto=upto)
+
+    async def count(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
+        """Only count what a step would prune."""
+        return await self._step(tx, COUNT_PAGE, policy, beyond=beyond, upto=upto)
+
+    async def _step(self, tx: Transaction, sql: str, policy: Policy, *, beyond: int | None, upto: int) -> Any:
+        ages = (policy.completed_seconds, policy.failed_seconds)
+        [row] = await tx.fetch(sql, self.after, upto, ROWS, self.age, *ages, beyond)
+        if row["last"] is not None:
+            self.after = row["last"]
+        self.over_at = None if row["is_more"] else time.monotonic()
+        return row
+
+
+class Pruner:
+    """The pruning of one process, in small steps."""
+
+    def __init__(self, db: Database, policy: Policy | None = None) -> None:
+        self._db = db
+        self._policy = policy or Policy.of(db.settings)
+        self._fronts = [Walk(age + LAG_SECONDS) for age in self._policy.ages]
+        self._sweep = Walk(min(self._policy.ages, default=0.0))
+        self._surplus = Walk(0.0)
+        self._beyond: int | None = None
+        self._counted_at: float | None = None
+        self._days_at: float | None = None
+        self.pruned = Pruned()
+
+    async def prune_once(self) -> float:
+        """One page of each walk that has something to do; returns the seconds from its begin to the next one's."""
+        begun, is_more = time.monotonic(), False
+        for walk in self._fronts:
+            is_more |= await self._step(walk)
+        if self._policy.max_tasks is not None:
+            is_more |= await self._prune_surplus(self._policy.max_tasks)
+        if self._policy.ages or self._beyond is not None:
+            is_more |= await self._sweep_on()
+        if self._days_at is None or time.monotonic() - self._days_at > DAYS_SECONDS:
+            self._days_at = time.monotonic()
+            await drop_old_days(self._db, self._policy.history_seconds)
+        # Half of the time at most: a backlog of millions must not be what the database does.
+        return 2 * (time.monotonic() - begun) if is_more else IDLE_SECONDS
+
+    async def _step(self, walk: Walk, upto: int = LAST_ID) -> bool:
+        self.pruned.add(await walk.step(self._db, self._policy, beyond=self._beyond, upto=upto))
+        return walk.over_at is None
+
+    async def _prune_surplus(self, most: int) -> bool:
+        now = time.monotonic()
+        if self._counted_at is None or now - self._counted_at > COUNT_SECONDS:
+            self._beyond = await first_beyond(self._db, most)
+            self._counted_at = time.monotonic()
+        return self._beyond is not None and await self._step(self._surplus, self._beyond)
+
+    async def _sweep_on(self) -> bool:
+        shortest, longest = SWEEP_SECONDS
+        every = min(longest, max(shortest, min(self._policy.ages, default=longest) / 4))
+        if self._sweep.over_at is not None:
+            if time.monotonic() - self._sweep.over_at < every:
+                return False
+            self._sweep.after = 0
+        return await self._step(self._sweep)
+
+
+async def prune_all(
+    db: Database, policy: Policy, *, dry_run: bool = False, tell: Callable[[Pruned, int], None] = lambda *_: None
+) -> Pruned:
+    """Prune all that is overdue now, page by page; `tell` hears after each page what was pruned and the last id."""
+    beyond = None if policy.max_tasks is None else await first_beyond(db, policy.max_tasks)
+    pruned, walk = Pruned(), Walk(0.0 if beyond is not None else min(policy.ages, default=0.0))
+    if not policy.ages and beyond is None:
+        return pruned
+    step = walk.count if dry_run else walk.step
+    upto = LAST_ID if policy.ages else beyond or 0
+    while walk.over_at is None:
+        pruned.add(await step(db, policy, beyond=beyond, upto=upto))
+        tell(pruned, walk.after)
+    return pruned
+
+
+async def first_beyond(tx: Transaction, most: int) -> int | None:
+    """The newest finished task that is one too many, found from the newest down; None where there are fewer."""
+    after, left = LAST_ID, most
+    while True:
+        rows: Sequence[Any] = await tx.fetch(KEPT_PAGE, after, left, KEPT_ROWS)
+        [page] = rows
+        if page["beyond"] is not None or page["last"] is None:
+            beyond: int | None = page["beyond"]
+            return beyond
+        after, left = page["last"], left - page["n"]

@@ -1,0 +1,1 @@
+"""Optional middleware: tracing (`otel`), metrics (`prometheus`), error tracking (`sentry`). Each needs its extra."""
