@@ -17,13 +17,14 @@ from typing import Any
 
 import msgspec
 
-from . import __version__
+from . import __version__, orders
 from .caps import Lines
 from .channel import Channel
+from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
-from .errors import PostgresUnavailable
+from .errors import PostgresUnavailable, WrongContext
 from .flags import HOOKED
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
@@ -44,6 +45,7 @@ from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
 from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
+from .pool import Recycling
 from .postgres import Database
 from .pulse import Pulse
 from .report import Report
@@ -63,14 +65,17 @@ FINAL = (Succeeded, Failed, Cancelled)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with their weights and caps, slots, threads, background loops, its end."""
+    """How a worker was asked to work: queues with weights and caps, slots of each kind, background loops, its end."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
     slots: int = 100
     threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
     background: bool = True
     fleet: str | None = None  # the group of a fleet that it belongs to
-    modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
+    modules: tuple[str, ...] = ()  # what children import before their first task; else the task's own module
+    children: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
+    max_tasks_per_child: int = 1000
+    max_memory_per_child: int = 300  # megabytes
     limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
     burst: bool = False  # end when nothing is left to do
     max_tasks: int | None = None  # end after so many runs
@@ -110,12 +115,13 @@ class Worker:
         self._completed = self._failed = self._lost = 0
         self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
-        kinds = [task.is_async for task in registry.values()]
-        share = 1 - sum(kinds) / len(kinds) if kinds else 0.0
+        kinds = Counter(task.kind for task in registry.values())
+        recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
             size=self.plan.slots,
             threads=self.plan.threads,
-            thread_share=share,
+            children=Children(self.plan.children, recycling),
+            shares={kind: count / kinds.total() for kind, count in kinds.items()} or None,
             prefetch=settings.prefetch,
             ended=self._run_ended,
         )
@@ -128,6 +134,11 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped."""
+        if orders.is_child:
+            raise WrongContext(
+                "a worker was started by importing a module in a child process: put what starts it under "
+                '`if __name__ == "__main__":`'
+            )
         settings_here.set(self.settings)
         self._db_loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         middleware_here.set(self._middleware)
@@ -138,7 +149,9 @@ class Worker:
         ):
             await require_head(db)
             await ensure_partitions(db)
-            if not await lifespan.start(registry.values(), unless=self._stop):
+            here = [task for task in registry.values() if task.kind != "process"]
+            apart = [task for task in registry.values() if task.kind == "process"]
+            if not await lifespan.start(here, elsewhere=apart, unless=self._stop):
                 return  # told to stop before it began
             self._db = db
             self._completer = Completer(db, worker_id=lambda: self.worker_id, landed=self._landed)
@@ -170,7 +183,7 @@ class Worker:
                 await self._work()
             finally:
                 self._pulse.stop()
-                self.slots.close()
+                await self.slots.close()
                 if self._streams is not None:
                     await self._streams.close()
                 await self._close_engines()
@@ -193,6 +206,8 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+            if self.plan.modules and any(task.kind == "process" for task in registry.values()):
+                self.slots.children.warm()  # without modules they would have nothing to preload
                 loops.append(group.create_task(Nudges(self._channel()).run()))
             self.started.set()
             self._report.started(self)

@@ -34,8 +34,14 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
 
     names = sorted(registry)
     more = f" … and {len(names) - TASKS_SHOWN} more" if len(names) > TASKS_SHOWN else ""
-    slots = f"{plan.slots} async, {plan.threads} threads" + (
-        f", in each of {processes} processes" if processes > 1 else ""
+    needs_children = any(task.kind == "process" for task in registry.values())
+    slots = ", ".join(
+        [
+            f"{plan.slots} async",
+            f"{plan.threads} threads",
+            *([f"{plan.children} children"] if needs_children else []),
+            *([f"in each of {processes} processes"] if processes > 1 else []),
+        ]
     )
     queues = ", ".join(f"{name} ×{weight}" if weight > 1 else name for name, weight in plan.queues.items())
     return _banner(

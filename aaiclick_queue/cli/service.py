@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -53,6 +54,17 @@ SIGUSR1 prints where every thread and task is.""",
 @click.option(
     "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
 )
+@click.option(
+    "--children", type=click.IntRange(1, 1000),
+    help="Tasks with isolation='process' at a time, a process; as many as cores unless given.",
+)  # fmt: skip
+@click.option(
+    "--max-tasks-per-child", type=click.IntRange(1), default=1000, help="A child is replaced after so many tasks."
+)
+@click.option(
+    "--max-memory-per-child", type=click.IntRange(1), default=300, metavar="MB",
+    help="A child that uses more than this after a task is replaced.",
+)  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
 @switches
 @click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
@@ -69,6 +81,9 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     queues: tuple[str, ...],
     slots: int,
     threads: int | None,
+    children: int | None,
+    max_tasks_per_child: int,
+    max_memory_per_child: int,
     processes: int,
     no_background: bool,
     log_format: Literal["pretty", "json"],
@@ -96,11 +111,18 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     weights = parse_queues(queues)
     asked = read_switches(given, weights)
     settings = _settings(log_level)
+    numbers = {
+        "slots": slots,
+        "threads": threads,
+        "children": children,
+        "max_tasks_per_child": max_tasks_per_child,
+        "max_memory_per_child": max_memory_per_child,
+    }
+    counts = {name: number for name, number in numbers.items() if number is not None}
     if processes > 1 or asked.reload:
-        threads_given = ["--threads", str(threads)] if threads else []
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
-            *("-c", str(slots), *threads_given, *(["--no-background"] if no_background else [])),
+            *(*_options(counts), *(["--no-background"] if no_background else [])),
             *asked.arguments(),
         ]
         from .fleet_up import Output
@@ -113,7 +135,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     from .serving import stay, work
 
-    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background, **asked.plan())
+    plan = _plan(weights, modules, background=not no_background, **counts, **asked.plan())
     plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
     supervised = Supervised(parent, ready_fd)
@@ -192,10 +214,12 @@ def verbose_wanted() -> bool:
     return isinstance(root, Program) and root.verbose
 
 
-def _plan(queues: dict[str, int], modules: tuple[str, ...], *, threads: int | None, **more: Any) -> Plan:
-    import msgspec
+def _options(numbers: Mapping[str, int]) -> list[str]:
+    names = {name: "-c" if name == "slots" else "--" + name.replace("_", "-") for name in numbers}
+    return [word for name, number in numbers.items() for word in (names[name], str(number))]
 
+
+def _plan(queues: dict[str, int], modules: tuple[str, ...], **more: Any) -> Plan:
     from ..worker import Plan
 
-    plan = Plan(queues=queues, modules=modules, **more)
-    return plan if threads is None else msgspec.structs.replace(plan, threads=threads)
+    return Plan(queues=queues, modules=modules, **more)

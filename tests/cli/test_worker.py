@@ -298,6 +298,101 @@ def test_the_banner_notes_tasks_of_queues_that_are_not_served(settings: Settings
         assert "note:" not in started.stderr
 
 
+APART = """
+import logging, os, time
+from aaiclick_queue import task
+
+@task(isolation="process")
+def talk() -> int:
+    print("printed by a task")
+    os.system("echo said by a program")
+    logging.getLogger("shop").info("logged by a task", extra={"order": 7})
+    return os.getpid()
+
+@task(isolation="process")
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+"""
+
+
+def _grandchildren(pid: int) -> list[int]:
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "aaiclick_queue.child" in child.cmdline():
+                found.append(child.pid)
+    return found
+
+
+@pytest.mark.parametrize("log_format", ["pretty", "json"])
+def test_what_a_task_in_a_child_says_comes_out_as_if_the_worker_had_run_it(
+    settings: Settings, tmp_path: Path, invoke: Invoke, log_format: str
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--children", "1", "--log-format", log_format)
+    with program(*given, env=environment(settings)) as started:
+        ran = invoke("task", "enqueue", "apart.talk", "--wait")
+        assert int(ran.stdout) in _grandchildren(started.process.pid)
+        started.wait_for(lambda: "succeeded" in started.stdout or "←" in started.stdout)
+        if log_format == "json":
+            [said] = events(started, "logged by a task")
+            assert said | {"logger": "shop", "order": 7, "level": "info", "entrypoint": "apart.talk"} == said
+            assert started.stderr == "printed by a task\nsaid by a program\n"
+        else:
+            assert "1 children" in started.stderr
+            assert "printed by a task\nsaid by a program\n" in started.stdout
+            assert re.search(r"\d\d:\d\d:\d\d · shop …\d{8}  logged by a task\n", started.stdout)
+
+
+def test_processes_pass_on_how_many_children_they_have_and_take_them_along(
+    settings: Settings, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--processes", "2", "--children", "1")
+    more = ("--max-tasks-per-child", "7", "--max-memory-per-child", "500")
+    with program(*given, *more, env=environment(settings)) as started:
+        started.wait_for(lambda: len(_grandchildren(started.process.pid)) == 2)
+        for worker_pid in started.children():
+            words = psutil.Process(worker_pid).cmdline()
+            for option in ("--children 1", "--max-tasks-per-child 7", "--max-memory-per-child 500"):
+                assert option in " ".join(words)
+        started.wait_for(lambda: "in each of 2 processes" in started.stderr)
+        assert "1 children" in started.stderr
+        invoke("task", "enqueue", "apart.nap", "--kwargs", '{"seconds": 60}')
+        wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
+        children = _grandchildren(started.process.pid)
+        workers = started.children()
+        started.process.kill()
+        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in [*children, *workers]))
+
+
+def test_a_worker_without_tasks_for_children_has_none(settings: Settings, invoke: Invoke) -> None:
+    with worker(settings, "--log-format", "pretty") as started:
+        enqueue(invoke, "add", "--kwargs", '{"a": 1, "b": 2}')
+        started.wait_for(lambda: "←" in started.stdout)
+        assert "children" not in started.stderr
+        assert _grandchildren(started.process.pid) == []
+
+
+def test_the_second_signal_hands_back_what_runs_in_children_and_ends_them(
+    settings: Settings, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--children", "1")
+    with program(*given, env=environment(settings)) as started:
+        started.wait_for(lambda: _grandchildren(started.process.pid))
+        invoke("task", "enqueue", "apart.nap", "--kwargs", '{"seconds": 60}')
+        wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
+        [child] = _grandchildren(started.process.pid)
+        started.press_ctrl_c()
+        started.wait_for(lambda: "stopping: 1 to finish" in started.stdout)
+        started.press_ctrl_c()
+        assert started.ends() == 0
+        assert not psutil.pid_exists(child)
+    [waiting] = json.loads(invoke("task", "list", "--status", "QUEUED", "--json").stdout)
+    assert waiting["attempt"] == 0
+
+
 def test_redis_that_is_away_is_one_warning(settings: Settings, invoke: Invoke) -> None:
     url = "redis://127.0.0.1:1"
     away = f"! Redis at {url} is away (connection refused): nothing is lost, Postgres is polled until it is back\n"
