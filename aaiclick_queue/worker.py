@@ -25,7 +25,8 @@ from .claimer import Claimer
 from .client import settings_here
 from .context import Services
 from .errors import PostgresUnavailable, WrongContext
-from .flags import HOOKED
+from .flags import HOOKED, LIMITED, ORDERED
+from .flow.admit import give_back_stopped
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
@@ -114,6 +115,7 @@ class Worker:
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
         self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
+        self._stopped_runs: list[Run] = []
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
         kinds = Counter(task.kind for task in registry.values())
         recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
@@ -124,6 +126,7 @@ class Worker:
             shares={kind: count / kinds.total() for kind, count in kinds.items()} or None,
             prefetch=settings.prefetch,
             ended=self._run_ended,
+            stopped=self._run_stopped,
         )
 
     def stop(self, *, now: bool = False) -> None:
@@ -206,9 +209,9 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+                loops.append(group.create_task(Nudges(self._channel()).run()))
             if self.plan.modules and any(task.kind == "process" for task in registry.values()):
                 self.slots.children.warm()  # without modules they would have nothing to preload
-                loops.append(group.create_task(Nudges(self._channel()).run()))
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
@@ -292,8 +295,24 @@ class Worker:
                 now,
                 run.worker_id,
                 run.claimed.flags,
+                self.slots.is_still_running(run),
             )
         )
+
+    def _run_stopped(self, run: Run) -> None:
+        """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
+        if run.claimed.flags & (LIMITED | ORDERED):
+            self._stopped_runs.append(run)
+
+    async def _give_back_slots(self) -> None:
+        # Not before what it came to is written: that is what marks its slots as kept for it.
+        over = [run for run in self._stopped_runs if self.slots.held.get(run.claimed.task_id) is not run]
+        for worker_id in {run.worker_id for run in over}:
+            ids = [(run.claimed.task_id, run.claimed.run_epoch) for run in over if run.worker_id == worker_id]
+            await give_back_stopped(self._db, ids, worker_id=worker_id)
+        self._stopped_runs = [run for run in self._stopped_runs if run not in over]
+        for run in over:
+            self._background.freed(lanes_of(run.claimed))
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
         tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
@@ -441,6 +460,9 @@ class Worker:
                 self.stop(now=True)
             self.slots.release_unstarted()
             self.slots.arm_timers()
+            if self._stopped_runs:
+                with suppress(PostgresUnavailable):  # the next tick tries again
+                    await self._give_back_slots()
             self._report.tick()
             await asyncio.sleep(TICK_SECONDS)
 
