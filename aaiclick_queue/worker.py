@@ -206,9 +206,9 @@ class Worker:
                     kick=self._claimer.kick,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
+                loops.append(group.create_task(Nudges(self._channel()).run()))
             if self.plan.modules and any(task.kind == "process" for task in registry.values()):
                 self.slots.children.warm()  # without modules they would have nothing to preload
-                loops.append(group.create_task(Nudges(self._channel()).run()))
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
