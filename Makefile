@@ -33,9 +33,13 @@ format: $(VENV)/.ready ## Format and mend what can be mended
 	$(BIN)/ruff format .
 
 # Hashes and no addresses: the same file installs from any index, by pip and by uv.
-lock: ## Choose the versions of requirements.lock anew (needs uv)
-	uv pip compile --quiet --upgrade --universal --python-version 3.11 --all-extras --group dev --generate-hashes \
-	    --no-annotate --no-emit-index-url --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+    --custom-compile-command "make lock"
+
+lock: ## Choose the versions of requirements.lock anew, and the image's parts of it (needs uv)
+	$(COMPILE) --upgrade --all-extras --group dev --output-file requirements.lock pyproject.toml
+	$(COMPILE) --constraints requirements.lock --extra psycopg --output-file workers/run.lock pyproject.toml
+	$(COMPILE) --constraints requirements.lock --group build --output-file workers/build.lock
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from .caps import Lines
 from .errors import PostgresUnavailable
 from .flow.claim import Claimed, Line, Wanted, queues_in_line
 from .flow.kick import add_claimer, remove_claimer
@@ -45,7 +46,7 @@ class Claiming(Protocol):
 class Claimer:
     """The one claimer of a process."""
 
-    def __init__(self, worker: Claiming, db: Database, line: Line, slots: Slots, *, every_queue: bool) -> None:
+    def __init__(self, worker: Claiming, db: Database, line: Line | Lines, slots: Slots, *, every_queue: bool) -> None:
         self._worker = worker
         self._db = db
         self._settings: Settings = db.settings
@@ -58,7 +59,9 @@ class Claimer:
         self._resting: dict[str, float] = {}
         self.listener: Listener | None = None
         self.may_claim: Callable[[], bool] = lambda: True
+        self.budget: Callable[[], int] | None = None  # how many more this worker is to run before it leaves
         self._stopped = False
+        self._probe_at = 0.0
         self._queue_scans = HeadScans()
 
     def stop(self) -> None:
@@ -71,6 +74,11 @@ class Claimer:
         """There may be work; callable from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._kicked.set)
+
+    def ended(self, queue: str) -> None:
+        """A run of this queue is over: where its cap was reached, the next may start."""
+        if isinstance(self._line, Lines) and self._line.is_capped(queue):
+            self._kicked.set()
 
     async def run(self) -> None:
         """Claim for ever."""
@@ -101,13 +109,18 @@ class Claimer:
 
     async def _claim(self) -> tuple[int, bool]:
         """One claim: how many runs it gave, and whether to ask again at once."""
-        limit = self._slots.room()
-        if limit == 0 or not self.may_claim():
+        limit = self._slots.room() or self._probe()
+        if self.budget is not None:
+            limit = min(limit, self.budget())
+        if limit <= 0 or not self.may_claim():
             return 0, False
         if self._every_queue and self._queue_scans.due():
             await self._look_for_queues()
         worker_id, settings = self._worker.worker_id, self._settings
-        resting = self._at_rest(time.monotonic())
+        crowded = self._slots.crowded()
+        resting = self._at_rest(time.monotonic()) | crowded
+        if crowded and resting.issuperset(self._line.queues):
+            return 0, False
         wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
         async with self._db.connection() as connection:
             began = time.monotonic()
@@ -133,26 +146,48 @@ class Claimer:
             self._resting = {queue: until for queue, until in self._resting.items() if until > now}
         return frozenset(self._resting)
 
+    def _probe(self) -> int:
+        """1 once a second while one kind of run is full and another is not: it may stand in another queue."""
+        now = time.monotonic()
+        if now < self._probe_at or not self._slots.has_room_for_others():
+            return 0
+        self._probe_at = now + RESCAN_SECONDS
+        return 1
+
     async def _wait(self, found: int) -> None:
         """Until a wake-up, a kick, a free slot, or the time for another look."""
-        if self._slots.room() == 0:
+        crowded = self._slots.crowded()
+        if self._slots.room() == 0 or (crowded and crowded.issuperset(self._line.queues)):
             self._slots.freed.clear()
-            await self._either(self._slots.freed, RESCAN_SECONDS)
+            await self._either(RESCAN_SECONDS, self._slots.freed)
             return
+        wake = [self._kicked]
+        if crowded:  # its slots are as good a reason to look as a kick
+            self._slots.freed.clear()
+            wake.append(self._slots.freed)
         if self.listener is not None and self.listener.up and self._line.queues:
             self.listener.listen(True)
-            await self._either(self._kicked, RESCAN_SECONDS)
+            await self._either(RESCAN_SECONDS, *wake)
             self.listener.listen(False)
             return
         if self.listener is not None:
             self.listener.listen(True)  # so that it notices when Redis is back
         self._pause = self._settings.poll_min_seconds if found else self._pause * 1.5
         self._pause = min(self._pause, self._settings.poll_max_seconds)
-        await self._either(self._kicked, self._pause)
+        await self._either(self._pause, *wake)
 
-    async def _either(self, event: asyncio.Event, seconds: float) -> None:
+    async def _either(self, seconds: float, event: asyncio.Event, *others: asyncio.Event) -> None:
+        seconds *= random.uniform(0.9, 1.1)
+        if others:
+            waits = [asyncio.ensure_future(one.wait()) for one in (event, *others)]
+            try:
+                await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            return
         try:
-            async with asyncio.timeout(seconds * random.uniform(0.9, 1.1)):
+            async with asyncio.timeout(seconds):
                 await event.wait()
         except TimeoutError:
             return

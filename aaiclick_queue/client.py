@@ -10,8 +10,8 @@ import asyncio
 import random
 import time
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -151,9 +151,17 @@ class Client:
         self._wake(written.told)
         return written.ids
 
-    def write_blocking(self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any) -> list[int]:
-        """As `write`, with a synchronous connection or session of the caller."""
+    def write_blocking(
+        self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any, wait: bool = False
+    ) -> list[int]:
+        """As `write`, for synchronous code: in its connection or session, else on the portal's loop."""
+        if connection is None:
+            return submit(self.write(spec, tasks, key=key, wait=wait))
         return run_sync(self.write(spec, tasks, key=key, connection=connection))
+
+    def known(self, task_id: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - one that runs tasks knows
+        """The final row of the task, from a client that runs tasks itself; else None: ask the database."""
+        return None
 
     async def cancel(self, ids: Sequence[int]) -> set[int]:
         """End tasks as CANCELLED wherever they are; returns those that were not final before."""
@@ -349,9 +357,26 @@ _Clients = dict[Settings | None, tuple[Client, AsyncGenerator[None]]]
 _clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
 
 
+# The testing kit says here what the default client of the whole process is, or what it is made from.
+_instead: list[Client | Settings] = []
+
+
+@contextmanager
+def default_from(instead: Client | Settings) -> Iterator[None]:
+    """Have the default client be this one, or be made from these settings, wherever in this process it is asked for."""
+    _instead.append(instead)
+    try:
+        yield
+    finally:
+        _instead.remove(instead)
+
+
 async def default_client() -> Client:
     """The client of the running loop, made from the settings on first use; it closes with the loop."""
-    here = settings_here.get(None)
+    instead = _instead[-1] if _instead else None
+    if isinstance(instead, Client):
+        return instead
+    here = settings_here.get(instead)
     clients = _clients.setdefault(asyncio.get_running_loop(), {})
     if here not in clients:
         client = Client(here or Settings.load())
@@ -366,10 +391,19 @@ def default_blocking_client() -> Client:
     return submit(default_client())
 
 
+def forget_clients(settings: Settings) -> list[tuple[asyncio.AbstractEventLoop, Client]]:
+    """Give up the default clients that were made from these settings: the caller closes each on its loop."""
+    found = [(loop, clients.pop(settings)[0]) for loop, clients in list(_clients.items()) if settings in clients]
+    return [(loop, client) for loop, client in found if not loop.is_closed()]
+
+
 async def _close_with_loop(client: Client) -> AsyncGenerator[None]:
     # asyncio.run() closes async generators before it closes the loop: the one moment to say good-bye to Postgres.
     try:
         yield
     finally:
-        _clients.pop(asyncio.get_running_loop(), None)
+        loop = asyncio.get_running_loop()
+        left = {key: kept for key, kept in _clients.pop(loop, {}).items() if kept[0] is not client}
+        if left:
+            _clients[loop] = left
         await client.close()

@@ -48,20 +48,20 @@ class Services:
         rearm: Callable[[Run], None],
         *,
         made_ready: Callable[[], None] = kick_claimers,
+        committing: Callable[[Run], None] = lambda _: None,
         modules: Sequence[str] = (),
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
-        is_child: bool = False,
     ) -> None:
         self.settings = settings
         self.db = db
         self.dsn = dsn
         self.rearm = rearm
         self.made_ready = made_ready
+        self.committing = committing
         self.modules = modules
         self.lifespan = lifespan
         self.middleware = middleware
-        self.is_child = is_child  # a process for runs that the worker keeps apart
         self.loop = asyncio.get_running_loop()
         self._ids: IdSource | None = None
 

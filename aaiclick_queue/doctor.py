@@ -28,6 +28,7 @@ class Finding(msgspec.Struct, frozen=True):
     count: int
     detail: str
     fix: str
+    notice: bool = False  # nothing is broken, and somebody should look
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -193,10 +194,39 @@ CHECKS = (
 )
 
 
+# What breaks nothing and is seldom meant: a statement gives the names of what is concerned.
+NOTICES = (
+    Check(
+        "work waits and no worker is alive",
+        f"""WITH RECURSIVE line AS (
+                (SELECT queue FROM aaiclick_queue.ready ORDER BY queue LIMIT 1)
+                UNION ALL
+                SELECT (SELECT r.queue FROM aaiclick_queue.ready r WHERE r.queue > line.queue ORDER BY r.queue LIMIT 1)
+                FROM line WHERE line.queue IS NOT NULL)
+            SELECT queue AS name FROM line WHERE queue IS NOT NULL
+            AND NOT EXISTS (SELECT FROM aaiclick_queue.queues q WHERE q.name = queue AND q.paused_at IS NOT NULL)
+            AND NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.status = 'ACTIVE'
+                            AND w.lease_expires_at > now() AND (queue = ANY(w.queues) OR '*' = ANY(w.queues)))
+            AND EXISTS (SELECT FROM (SELECT r.ready_at FROM aaiclick_queue.ready r WHERE r.queue = line.queue
+                                     ORDER BY r.rank, r.order_key, r.task_id LIMIT 100) AS first
+                        WHERE first.ready_at < now() - interval '1 minute') LIMIT {LIMIT}""",
+        "queues with tasks that have waited for a minute, and no ACTIVE worker that serves them",
+        "start a worker with -Q naming them, or `aaiclick-queue queue pause` those that are to wait",
+    ),
+)
+NAMES_SHOWN = 5
+
+
 async def check(db: Database) -> list[Finding]:
-    """Run every check."""
+    """Run every check; notices come last, and only those that have something to say."""
     findings = []
     for one in CHECKS:
         count = len(await db.fetch(one.sql, *one.arguments(db.settings)))
         findings.append(Finding(one.name, count == 0, count, one.detail, one.fix))
+    for one in NOTICES:
+        names = [row["name"] for row in await db.fetch(one.sql)]
+        if names:
+            more = " …" if len(names) > NAMES_SHOWN else ""
+            detail = f"{one.detail}: {', '.join(names[:NAMES_SHOWN])}{more}"
+            findings.append(Finding(one.name, True, len(names), detail, one.fix, notice=True))
     return findings

@@ -2,6 +2,9 @@
 
 QueueError
 ├── SettingsError            a setting is wrong; refused at start
+│   └── BadFleet             a fleet file that cannot work; names the line
+├── FleetBusy                a fleet of that name runs already; carries its pid
+├── NoFleet                  no fleet of that name runs here
 ├── BadTask                  a decorator or an option that cannot work
 │   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
 ├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
@@ -40,6 +43,26 @@ class QueueError(Exception):
 
 class SettingsError(QueueError):
     """A setting is wrong; the message names it, the value and what is allowed."""
+
+
+class BadFleet(SettingsError):
+    """A fleet file that cannot work; the message names the line, the value and what is allowed."""
+
+
+class FleetBusy(QueueError):
+    """A supervisor of that fleet runs already."""
+
+    def __init__(self, name: str, pid: int) -> None:
+        super().__init__(
+            f"fleet {name!r} runs already (pid {pid}): end it with `aaiclick-queue fleet down --name {name}`, "
+            "or give this one another name with --name"
+        )
+        self.name = name
+        self.pid = pid
+
+
+class NoFleet(QueueError, LookupError):
+    """No supervisor of that fleet runs on this machine."""
 
 
 class BadTask(QueueError, TypeError):

@@ -81,6 +81,8 @@ class Handle(Generic[R]):
         return await ask(await default_client())
 
     async def _status(self, client: Client) -> Status:
+        if (known := client.known(self.id)) is not None:
+            return Status(known["status"])
         found = await (await client.database()).fetchval(STATUS, self.id)
         if found is None:
             raise UnknownTask(f"no task {self.id}: its transaction is not committed, or it was pruned")

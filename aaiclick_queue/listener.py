@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
+from .caps import Lines
 from .errors import StreamsDown
 from .flow.claim import Line
 from .streams import Hint, Streams
@@ -28,7 +29,7 @@ class Listener:
     def __init__(
         self,
         streams: Streams,
-        line: Line,
+        line: Line | Lines,
         *,
         consumer: Callable[[], str],
         room: Callable[[], int],

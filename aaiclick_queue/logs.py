@@ -14,6 +14,7 @@ import msgspec
 
 from .context import current
 from .errors import WrongContext
+from .orders import LogsOf
 from .report import one_line, short
 
 LogFormat = Literal["pretty", "json"]
@@ -79,6 +80,23 @@ class JsonLines(logging.Formatter):
             return json.dumps({str(key): repr(value) for key, value in line.items()})
 
 
+_shared: LogsOf | None = None
+
+
+def shared() -> LogsOf | None:
+    """How this process writes its lines, for child processes that are to do the same."""
+    return _shared
+
+
+def set_up_as(worker: LogsOf) -> None:
+    """Write lines as the worker does, among its own."""
+    stream = sys.stdout
+    if worker.descriptor != stream.fileno():
+        os.set_inheritable(worker.descriptor, False)
+        stream = os.fdopen(worker.descriptor, "w", encoding="utf-8", errors="replace", buffering=1)
+    set_up(worker.log_format, worker.level, colour=worker.colour, tracebacks=worker.tracebacks, stream=stream)
+
+
 def set_up(
     log_format: LogFormat,
     level: str,
@@ -88,8 +106,10 @@ def set_up(
     stream: TextIO | None = None,
 ) -> None:
     """Send every log line of this process to stdout in the format given; with JSON nothing else goes there."""
+    global _shared  # noqa: PLW0603 - as the root logger is
     if stream is None:
         stream = _stdout_for_lines_alone() if log_format == "json" else sys.stdout
+        _shared = LogsOf(log_format, level, colour, tracebacks, stream.fileno())
     handler = logging.StreamHandler(stream)
     pretty = PrettyLines(colour=colour, tracebacks=tracebacks or level == "DEBUG")
     handler.setFormatter(JsonLines() if log_format == "json" else pretty)

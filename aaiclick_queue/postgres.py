@@ -112,6 +112,7 @@ class Database:
         self.schema = settings.postgres_schema
         self._dsn = dsn or settings.postgres_url
         self._flow = flow
+        self._is_cut = False
         self._pooled = settings.postgres_pooler == "transaction"
         self._free: deque[Connection] = deque()
         self._open: set[Connection] = set()
@@ -128,6 +129,12 @@ class Database:
                 await asyncio.wait_for(connection.raw.close(), 2)
             except (*UNAVAILABLE, asyncpg.PostgresError):
                 connection.raw.terminate()
+
+    def cut(self) -> None:
+        """Break every connection and open none any more, as the death of the process does."""
+        self._is_cut = True
+        for connection in list(self._open):
+            self._drop(connection)
 
     async def __aenter__(self) -> Self:
         return self
@@ -194,6 +201,8 @@ class Database:
         connection.raw.terminate()
 
     async def _connect(self) -> Connection:
+        if self._is_cut:
+            raise PostgresUnavailable("this worker was cut off from Postgres: a test has killed it")
         if self._dsn is None:
             raise PostgresUnavailable("no Postgres URL: set AAICLICK_QUEUE_POSTGRES_URL or start the embedded one")
         try:

@@ -17,6 +17,7 @@ from .flow.settle import settle_runs
 from .outcome import Ended, Released
 from .postgres import Database
 from .settings import Settings
+from .stacks import ASKED, tell_stacks
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ class Beating(Protocol):
 
     def expired(self) -> None:
         """The lease could not be renewed in time by this process's own clock."""
+
+    def stacks(self) -> str:
+        """Where everything in this process is."""
 
 
 class Pulse:
@@ -160,12 +164,21 @@ class Pulse:
         else:
             self._renewed, self._is_expired = now, False
         self._worker.answered(answer)
+        if answer.asked == ASKED:
+            await self._tell_stacks(db, worker_id)
         if look:
             self._strangers_at = now + STRANGERS_EVERY
             # Not those that a claim has brought while the beat was on its way.
             known = set(self._worker.held())
             await self._release(db, worker_id, [run for run in answer.strangers if run not in known])
         return True
+
+    async def _tell_stacks(self, db: Database, worker_id: int) -> None:
+        try:
+            async with asyncio.timeout(self._patience(time.monotonic())):
+                await tell_stacks(db, worker_id, self._worker.stacks())
+        except (PostgresUnavailable, TimeoutError) as error:
+            log.debug("could not tell the stacks: %s", error)  # they are asked for until they are told
 
     def _patience(self, now: float) -> float:
         """How long a beat may wait: not past the moment at which this process must give itself up."""

@@ -28,6 +28,7 @@ REDIS_SCHEMES = (
     "unix",
     *(f"redis{s}+{kind}" for kind in ("sentinel", "cluster") for s in ("", "s")),
 )
+SYSTEM_HOME = Path("/var/lib/aaiclick-queue")
 LIKENESS = 0.8  # of a mistyped name to the one that was meant
 
 FOREVER = "forever"
@@ -57,10 +58,14 @@ Days = Annotated[float | Literal["forever"], BeforeValidator(days_or_forever)]
 def default_home() -> Path:
     """A folder of its own in the user's home; for root a system folder, because Postgres drops root's rights."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return Path("/var/lib/aaiclick-queue")
+        return SYSTEM_HOME
+    try:
+        home = Path.home()
+    except RuntimeError:  # an account without a home, as systemd and Kubernetes make them up
+        return SYSTEM_HOME
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "aaiclick-queue"
-    return Path.home() / ".local" / "share" / "aaiclick-queue"
+        return home / "Library" / "Application Support" / "aaiclick-queue"
+    return home / ".local" / "share" / "aaiclick-queue"
 
 
 class Settings(BaseSettings):
@@ -84,7 +89,8 @@ class Settings(BaseSettings):
         "aaiq", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="First part of every Redis key, as `{aaiq}:wake:mail`."
     )
     home: Path = Field(
-        default_factory=default_home, description="Folder for the embedded Postgres; a user data folder by default."
+        default_factory=default_home,
+        description="Folder for the embedded Postgres and running fleets; a user data folder by default.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level of log lines.")
     lease_seconds: Seconds = Field(30, ge=1, description="A worker silent for this long has lost its runs.")

@@ -1,112 +1,120 @@
-"""Slots: where claimed runs are executed, async ones on the loop and `def` ones in threads, each kind in its own."""
+"""Slots: where claimed runs are executed: on the loop, in threads, in child processes, each kind in its own."""
 
 from __future__ import annotations
 
 import asyncio
-import os
+import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from .alone import ALONE_FROM, run_alone
 from .around import Call, execute_through
+from .children import ALONE_FROM, Children
 from .context import Services, enter, running
-from .flow.execute import RELEASED, Run, Stop, call_plainly, decide, execute, timed_out
-from .middleware import Part, around_execute, installed
+from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
+from .kinds import Kind, KindName, Mix, room_of
+from .middleware import around_execute, installed
 from .outcome import Outcome
 
 CLAIM_LIMIT = 500
 UNSTARTED_SECONDS = 1.0
-RECENT_SECONDS = 0.1
 TIMERS_SECONDS = 1.0
-WAIT_FOR_THREAD = 8  # runs that may wait for a thread before this worker claims no more
 
 
 class Slots:
     """The runs of one worker process, from the claim until their outcome is written."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one value a fact
         self,
         *,
         size: int,
         threads: int,
         ended: Callable[[Run, Outcome | None], None],
-        thread_share: float = 0.0,
+        children: Children | None = None,
+        stopped: Callable[[Run], None] = lambda _: None,
+        shares: Mapping[KindName, float] | None = None,
         prefetch: bool = True,
     ) -> None:
-        self.size = size
-        self.threads = threads
+        """`stopped` is called once when the code of a run that was told to stop has ended, however long that takes."""
+        self.children = children or Children(1)
         self.held: dict[int, Run] = {}
+        share = shares or {}
+        self._async = Kind("async", size, share=share.get("async", 1.0 if shares is None else 0.0))
+        self._thread = Kind("thread", threads, share=share.get("thread", 0.0))
+        self._process = Kind("process", self.children.size, share=share.get("process", 0.0))
+        self._kinds = (self._async, self._thread, self._process)
+        self._mix = Mix(self._kinds)
         self._ended = ended
+        self._stopped = stopped
         self._services: Services | None = None
-        self._running = 0
-        self._in_threads = 0
-        self._waiting: deque[Run] = deque()
-        self._waiting_for_thread: deque[Run] = deque()
+        self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
-        self._thread_share = thread_share
         self._prefetch = prefetch
-        self._recent: deque[tuple[float, int]] = deque()
-        self._recently = 0
-        self._alone = asyncio.Semaphore(os.cpu_count() or 2)  # each is an interpreter of its own
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
     def serve(self, services: Services) -> None:
         """Start to run things, with what they share."""
         self._services = services
+        self.children.serve(services)
 
     @property
     def busy(self) -> bool:
         """Whether anything runs or waits to run here."""
-        return bool(self._running or self._in_threads or self._waiting or self._waiting_for_thread)
+        return any(kind.taken or kind.waiting for kind in self._kinds)
 
     @property
     def stuck_threads(self) -> int:
         """Threads that still run user code."""
-        return self._in_threads
+        return self._thread.taken
 
     def room(self) -> int:
-        """How many more runs may be claimed: free slots, plus what was finished in the last 100 ms."""
-        share = self._thread_share
-        free, free_threads = self.size - self._running, self.threads - self._in_threads
-        of_async = free / (1 - share) if share < 1 else CLAIM_LIMIT
-        of_threads = free_threads / share if share > 0 else CLAIM_LIMIT
-        base = int(min(of_async, of_threads))
-        if base == 0 and free and len(self._waiting_for_thread) < WAIT_FOR_THREAD:
-            base = 1  # threads are all taken, and the next in line may be async
-        waiting = len(self._waiting) + len(self._waiting_for_thread)
-        ahead = self._finished_recently() if self._prefetch else 0
-        return max(0, min(base + ahead - waiting, CLAIM_LIMIT))
+        """How many more runs may be claimed, when the crowded queues are left alone."""
+        return room_of(self._kinds, self._mix, most=CLAIM_LIMIT, prefetch=self._prefetch)
+
+    def crowded(self) -> frozenset[str]:
+        """Queues of the runs that wait for a kind which is full: more of them would find no room either."""
+        full = (kind for kind in self._kinds if kind.is_crowded(prefetch=self._prefetch))
+        return frozenset(run.claimed.queue for kind in full for run in kind.waiting)
+
+    def has_room_for_others(self) -> bool:
+        """Whether some kind is not full, rare as it may be."""
+        return any(kind.open(prefetch=self._prefetch) for kind in self._kinds)
+
+    def taken(self, queue: str) -> int:
+        """Runs of this queue that are here, also those that were given up while their thread goes on."""
+        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
+
+    def in_threads(self) -> list[Run]:
+        """Runs whose thread is in user code."""
+        return list(self._threads)
 
     def start(self, runs: Iterable[Run]) -> None:
         """Run these now, or as soon as a slot of their kind is free."""
-        sync = total = 0
+        met: dict[tuple[str, Kind], int] = {}
         for run in runs:
-            total += 1
             older = self.held.get(run.claimed.task_id)
             if older is not None:  # claimed again, so it had lost its lease; no heartbeat will ask for it any more
                 self.stop(older, Stop(None))
             self.held[run.claimed.task_id] = run
-            if run.definition.is_async:
-                self._waiting.append(run)
-            else:
-                sync += 1
-                self._waiting_for_thread.append(run)
-        if total:
-            self._thread_share += 0.3 * (sync / total - self._thread_share)
-        self._fill()
+            run.kind = kind = self._kind_of(run)
+            kind.waiting.append(run)
+            key = run.claimed.queue, kind
+            met[key] = met.get(key, 0) + 1
+        if met:
+            self._mix.met(met)
+        for kind in self._kinds:
+            self._fill(kind)
 
     def release_unstarted(self, *, older_seconds: float = UNSTARTED_SECONDS) -> None:
         """Hand back runs that have waited here too long: somebody else may have a free slot."""
         limit = time.monotonic() - older_seconds
-        for waiting in (self._waiting, self._waiting_for_thread):
-            while waiting and waiting[0].taken <= limit:
-                self._ended(waiting.popleft(), RELEASED)
+        for kind in self._kinds:
+            while kind.waiting and kind.waiting[0].taken <= limit:
+                self._ended(kind.waiting.popleft(), RELEASED)
 
     def let_go(self, run: Run) -> None:
         """The run's outcome is written, or it was not ours any more."""
@@ -123,7 +131,7 @@ class Slots:
 
     def give_up_unstarted(self) -> list[Run]:
         """Runs that wait here for a slot: they are not started any more. Called from another thread."""
-        runs = [*self._waiting, *self._waiting_for_thread]
+        runs = [run for kind in self._kinds for run in list(kind.waiting)]
         for run in runs:
             run.stop = Stop(None)
         return runs
@@ -133,13 +141,15 @@ class Slots:
         ended = run.asyncio_task is not None and run.asyncio_task.done()
         return not (ended or run.committing or run.committed or run.stop)
 
+    @staticmethod
+    def is_still_running(run: Run) -> bool:
+        """Whether its code goes on after it was given up: asked when its outcome is known, True for threads only."""
+        return run.thread is not None and not run.thread.done()
+
     def stop(self, run: Run, reason: Stop) -> None:
         """Tell a run to stop; a thread goes on, but nothing that it still does is recorded."""
-        if run in self._waiting:
-            self._waiting.remove(run)
-            self._ended(run, reason.outcome)
-        elif run in self._waiting_for_thread:
-            self._waiting_for_thread.remove(run)
+        if run in run.kind.waiting:
+            run.kind.waiting.remove(run)
             self._ended(run, reason.outcome)
         elif run.asyncio_task is not None and not run.committing and not run.committed:
             told, run.stop = run.stop, reason
@@ -152,16 +162,17 @@ class Slots:
         for run in list(self.held.values()):
             self.stop(run, reason)
 
-    def close(self) -> None:
-        """Take no more thread work."""
+    async def close(self) -> None:
+        """Take no more thread work, and end the child processes."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+        await self.children.close()
 
     def arm_timers(self) -> None:
         """Give a timer to runs that have become long enough to need one: most are over before that."""
         now = time.monotonic()
         for run in self.held.values():
             is_long = run.started and now - run.started > TIMERS_SECONDS / 4
-            if is_long and run.timer is None and run.claimed.lost_count < ALONE_FROM and self.is_running(run):
+            if is_long and run.timer is None and run.kind is not self._process and self.is_running(run):
                 self.rearm(run)
 
     def rearm(self, run: Run) -> None:
@@ -176,11 +187,14 @@ class Slots:
         loop = asyncio.get_running_loop()
         run.timer = loop.call_later(max(0.0, until - run.sign_of_life), self._time_out, run)
 
-    def _fill(self) -> None:
-        while self._waiting and self._running < self.size:
-            self._running += self._launch(self._waiting.popleft())
-        while self._waiting_for_thread and self._in_threads < self.threads:
-            self._in_threads += self._launch(self._waiting_for_thread.popleft())
+    def _kind_of(self, run: Run) -> Kind:
+        if run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM:
+            return self._process  # from the second loss on whatever it is: the next takes nobody along
+        return self._async if run.definition.is_async else self._thread
+
+    def _fill(self, kind: Kind) -> None:
+        while kind.waiting and kind.taken < kind.size:
+            kind.taken += self._launch(kind.waiting.popleft())
 
     def _launch(self, run: Run) -> bool:
         if run.stop is not None:
@@ -200,24 +214,23 @@ class Slots:
             else:
                 outcome = await self._outcome_of(run, self._services)
         except BaseException as error:  # ours, or one that no task should raise: a slot and a lease hang on it
-            outcome = run.stop.outcome if run.stop else decide(_as_exception(error), run)
+            outcome = run.stop.outcome if run.stop else decide(as_exception(error), run)
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
             if run.timer is not None:
                 run.timer.cancel()
-            if run.definition.is_async:
-                self._running -= 1
-            elif not run.in_thread:
-                self._in_threads -= 1  # it never came to use the thread that was kept for it
+            if run.thread is None:  # else its slot is free when the thread is
+                run.kind.taken -= 1
             self._ended(run, outcome)
-            self._count_finished()
-            self._fill()
+            if run.stop is not None:
+                self._tell_stopped(run)
+            run.kind.finished()
+            self._fill(run.kind)
             self.freed.set()
 
     async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
-        part: Part = "child" if services.is_child else "worker" if run.claimed.lost_count >= ALONE_FROM else "whole"
-        chain = around_execute(services.middleware, part)
+        chain = around_execute(services.middleware, "worker" if run.kind is self._process else "whole")
         return await execute_through(chain, run, lambda watched: self._outcome_of(run, services, watched))
 
     async def _outcome_of(
@@ -225,9 +238,8 @@ class Slots:
     ) -> Outcome | None:
         if run.stop is not None:
             return run.stop.outcome
-        if run.claimed.lost_count >= ALONE_FROM:
-            async with self._alone:
-                return await run_alone(run, services)  # its process keeps the time
+        if run.kind is self._process:
+            return await self.children.run(run)
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
         call: Call = _call if run.definition.is_async else self._call_in_thread
@@ -237,19 +249,27 @@ class Slots:
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()
-        call = partial(copy_context().run, call_plainly, function, kwargs)
-        future = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        run.in_thread = True
-        future.add_done_callback(self._thread_done)
+        call = partial(copy_context().run, _in_thread, run, function, kwargs)
+        run.thread = asyncio.get_running_loop().run_in_executor(self._executor, call)
+        self._threads.add(run)
+        run.thread.add_done_callback(partial(self._thread_done, run))
         # Shielded: a thread cannot be stopped, and its slot stays taken until it ends.
-        return await asyncio.shield(future)
+        return await asyncio.shield(run.thread)
 
-    def _thread_done(self, future: asyncio.Future[Any]) -> None:
-        self._in_threads -= 1
+    def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
+        self._thread.taken -= 1
+        self._threads.discard(run)
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
-        self._fill()
+        if run.stop is not None and run.asyncio_task is not None and run.asyncio_task.done():
+            self._tell_stopped(run)
+        self._fill(self._thread)
         self.freed.set()
+
+    def _tell_stopped(self, run: Run) -> None:
+        if not run.stop_told and not self.is_still_running(run):
+            run.stop_told = True
+            self._stopped(run)
 
     def _time_out(self, run: Run) -> None:
         if run.committing:
@@ -257,29 +277,13 @@ class Slots:
             return
         silence = run.definition.heartbeat_timeout
         overall = silence is None or time.monotonic() >= run.started + run.timeout
-        self.stop(run, Stop(timed_out(run) if overall else timed_out(run, "heartbeat_timeout", silence)))
-
-    def _count_finished(self) -> None:
-        self._recently += 1
-        now = time.monotonic()
-        if self._recent and now - self._recent[-1][0] < RECENT_SECONDS / 10:
-            self._recent[-1] = (self._recent[-1][0], self._recent[-1][1] + 1)
-        else:
-            self._recent.append((now, 1))
-
-    def _finished_recently(self) -> int:
-        limit = time.monotonic() - RECENT_SECONDS
-        while self._recent and self._recent[0][0] < limit:
-            self._recently -= self._recent.popleft()[1]
-        return self._recently
+        outcome = timed_out(run) if overall else timed_out(run, "heartbeat_timeout", silence)
+        self.stop(run, Stop(outcome, at_once=True))
 
 
-def _as_exception(error: BaseException) -> Exception:
-    if isinstance(error, Exception):
-        return error
-    raised = RuntimeError(f"the task raised {error!r}")
-    raised.__cause__ = error
-    return raised
+def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    run.thread_id = threading.get_ident()
+    return call_plainly(function, kwargs)
 
 
 async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -21,7 +21,7 @@ from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
 from .handles import Handle, blocking_client
 from .middleware import HEADERS
-from .portal import portal_loop, submit
+from .portal import portal_loop
 from .retry import seconds
 from .settings import Settings
 from .spec import HOOKS, NAME_LIMIT, Options
@@ -30,6 +30,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_QUEUE = "default"
+Isolation = Literal["process"]
 
 # Entrypoint → task. Only what imported modules have put here can run: a row in the database cannot import code.
 registry: dict[str, Task[Any, Any]] = {}
@@ -39,13 +40,19 @@ class Task(Generic[P, R]):
     """A function that can be enqueued. Calling it runs it here and now, as if it were not decorated."""
 
     def __init__(
-        self, function: Callable[..., Any], entrypoint: str, options: Options, heartbeat: float | None
+        self,
+        function: Callable[..., Any],
+        entrypoint: str,
+        options: Options,
+        heartbeat: float | None,
+        isolation: Isolation | None = None,
     ) -> None:
         self.function = function
         self.entrypoint = entrypoint
         self.signature = Signature.of(function)
         self.is_async = inspect.iscoroutinefunction(function)
         self.heartbeat_timeout = heartbeat
+        self.isolation = isolation
         self.defaults = options
         self._client: Client | None = None
         self._connection: Any = None
@@ -54,6 +61,11 @@ class Task(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Run the function here and now."""
         return self.function(*args, **kwargs)
+
+    @property
+    def kind(self) -> Literal["async", "thread", "process"]:
+        """Where a worker runs it."""
+        return self.isolation or ("async" if self.is_async else "thread")
 
     def __repr__(self) -> str:
         return f"<task {self.entrypoint}>"
@@ -105,20 +117,17 @@ class Task(Generic[P, R]):
         client = blocking_client(self._client)
         task, key = self._new_task(self.signature.encode(tuple(args), kwargs or {}), client.settings)
         connection = self._connection
-        if connection is not None:
-            if not is_sync(connection):
-                raise WrongContext(
-                    f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
-                )
-            [task_id] = client.write_blocking(self._spec(client.settings), [task], key=key, connection=connection)
-        elif not client.lives_on(portal_loop()):
+        if connection is not None and not is_sync(connection):
+            raise WrongContext(
+                f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
+            )
+        if connection is None and not client.lives_on(portal_loop()):
             raise WrongContext(
                 f"this client belongs to an event loop: await {self.__name__}.enqueue(…, client=…) there, "  # type: ignore[attr-defined]
                 "or leave client= away to use the default one"
             )
-        else:
-            spec, wait = self._spec(client.settings), self._waits(None)
-            [task_id] = submit(client.write(spec, [task], key=key, wait=wait))
+        spec, wait = self._spec(client.settings), self._waits(connection)
+        [task_id] = client.write_blocking(spec, [task], key=key, connection=connection, wait=wait)
         return self._handle(task_id, None, connection)
 
     def prepare(
@@ -241,6 +250,7 @@ def task(
     entrypoint: str | None = None,
     aliases: Sequence[str] = (),
     heartbeat_timeout: float | None = None,
+    isolation: Isolation | None = None,
     **options: Any,
 ) -> Decorator: ...
 def task(
@@ -250,18 +260,20 @@ def task(
     entrypoint: str | None = None,
     aliases: Sequence[str] = (),
     heartbeat_timeout: float | None = None,
+    isolation: Isolation | None = None,
     **options: Any,
 ) -> Any:
     """Make a function a task, bare or with options; it is registered under `module.function`."""
     given = Options.given(options)
     if given.dedupe_key is not None or given.eta is not None:
         raise BadTask("dedupe_key and eta belong to one enqueue: give them to .options(…)")
+    _check_isolation(isolation)
     silence = None if heartbeat_timeout is None else seconds("heartbeat_timeout", heartbeat_timeout, least=0.05)
 
     def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
         if not callable(function):
             raise BadTask(f"@task takes a function, not {function!r}: write @task or @task(queue=…)")
-        made: Task[Any, Any] = Task(function, entrypoint or entrypoint_of(function), given, silence)
+        made: Task[Any, Any] = Task(function, entrypoint or entrypoint_of(function), given, silence, isolation)
         for name in (made.entrypoint, *aliases):
             _register(name, made)
         return made
@@ -300,7 +312,17 @@ async def enqueue(
     return Handle(task_id, client=client, in_callers_transaction=connection is not None)
 
 
+def _check_isolation(given: object) -> None:
+    if given not in (None, "process"):
+        raise BadTask(
+            f"isolation={given!r}: give 'process' for a child process of its own, or leave it away "
+            "(`async def` then runs on the worker's event loop, `def` in one of its threads)"
+        )
+
+
 def _for_one_enqueue(options: Mapping[str, Any], *, below: Options | None = None) -> Options:
+    if "isolation" in options:
+        raise BadTask("isolation belongs to the code that runs, not to one enqueue: give it to @task(…)")
     given = Options.given(options, below=below)
     if given.retry_on is not None or given.give_up_on is not None:
         raise BadTask(

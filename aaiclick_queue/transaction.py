@@ -78,10 +78,10 @@ class TaskTransaction:
                 with suppress(Exception):  # what the block raised is what counts
                     await target.rollback()
                 return
-            self._run.committing = True
+            self._committing(True)
             await self._finish(target)
         finally:
-            self._run.committing = False
+            self._committing(False)
             self._end_block()
             await asyncio.shield(target.close())
 
@@ -116,7 +116,7 @@ class TaskTransaction:
                 with suppress(Exception):
                     session.rollback()
                 return
-            self._run.committing = True
+            self._committing(True)
             session.flush()
             self._still_in_transaction()
             landed = run_sync(self._complete(self._ended()))
@@ -130,7 +130,7 @@ class TaskTransaction:
                     raise
             self._completed()
         finally:
-            self._run.committing = False
+            self._committing(False)
             self._end_block()
             session.close()
 
@@ -143,6 +143,10 @@ class TaskTransaction:
 
     def _end_block(self) -> None:
         self._current._block = None  # noqa: SLF001
+
+    def _committing(self, now: bool) -> None:
+        self._run.committing = now
+        self._services.committing(self._run)
 
     def _refuse_commit(self, session: Session) -> None:
         if not self._ours and not session.in_nested_transaction():  # the end of a savepoint is no commit

@@ -6,7 +6,7 @@ Rows are frozen structs that encode to JSON as they are; ids are texts, because 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ SAMPLE_LIMIT = 100_000  # rows of a place that has no index by queue
 SCAN_LIMIT = 100_000  # tasks that one listing looks at, from the newest down
 HISTORY_LIMIT = 1_000
 NEWEST = 2**63 - 1
+UNKNOWN = "UNKNOWN"  # the outcome of a run in a worker that has no code for the task
 
 # Names by a loose index scan, one step a queue. The oldest of a rank need not be its first, since a task that comes
 # back keeps its place in line, so the first hundred are looked at.
@@ -151,7 +152,7 @@ SELECT id FROM (SELECT id FROM aaiclick_queue.tasks ORDER BY id DESC LIMIT $3) A
 """
 TASK_EXISTS = "SELECT id FROM aaiclick_queue.tasks WHERE id = $1"
 WORKERS = """
-SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots,
+SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots, w.fleet,
        (SELECT count(*) FROM aaiclick_queue.leases l WHERE l.worker_id = w.id) AS running,
        extract(epoch FROM now() - w.last_heartbeat)::float8 AS heartbeat_seconds, w.tasks_completed AS completed,
        w.tasks_failed AS failed, w.tasks_lost AS lost, w.version, w.started_at, w.stopped_at
@@ -290,6 +291,7 @@ class WorkerView(msgspec.Struct, frozen=True):
     failed: int
     lost: int
     version: str
+    fleet: str | None
     started_at: datetime
     stopped_at: datetime | None
 
@@ -378,7 +380,12 @@ def timeline(task: TaskView) -> list[tuple[datetime, str]]:
     """What happened to a task and when, oldest first."""
     moments: list[tuple[datetime, str]] = [(task.created_at, "enqueued")]
     told = {attempt.run_epoch for attempt in task.attempts}
+    tries = [attempt for attempt in task.attempts if attempt.outcome == UNKNOWN]
+    if tries:
+        moments.append((tries[-1].finished_at or task.created_at, f"{tried(tries)}, unknown entrypoint"))
     for attempt in task.attempts:
+        if attempt.outcome == UNKNOWN:
+            continue
         on = f" on worker {attempt.worker_id}" if attempt.worker_id else ""
         if attempt.started_at:
             moments.append((attempt.started_at, f"attempt {attempt.attempt} started{on}"))
@@ -396,6 +403,19 @@ def timeline(task: TaskView) -> list[tuple[datetime, str]]:
     if task.deadline_at:
         moments.append((task.deadline_at, "deadline of this run"))
     return sorted(moments, key=lambda moment: moment[0])
+
+
+def tried(tries: Sequence[AttemptView]) -> str:
+    """How often a worker without its code had the task."""
+    return "tried once" if len(tries) == 1 else f"tried {len(tries):,} times"
+
+
+def handed_back(task: TaskView) -> int:
+    """Runs that a worker gave back unfinished: they are claims that left no row. 0 where rows may be gone by age."""
+    recent = datetime.now(task.created_at.tzinfo) - task.created_at < timedelta(days=1)
+    if not recent or len(task.attempts) >= HISTORY_LIMIT:
+        return 0
+    return max(0, (task.run_epoch or 0) - len({attempt.run_epoch for attempt in task.attempts}))
 
 
 def _last_attempt(task: TaskView) -> Sequence[AttemptView]:

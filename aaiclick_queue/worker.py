@@ -8,6 +8,7 @@ import os
 import secrets
 import socket
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
@@ -16,13 +17,16 @@ from typing import Any
 
 import msgspec
 
-from . import __version__
+from . import __version__, orders
+from .caps import Lines
 from .channel import Channel
+from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
-from .errors import PostgresUnavailable
-from .flags import HOOKED
+from .errors import PostgresUnavailable, WrongContext
+from .flags import HOOKED, LIMITED, ORDERED
+from .flow.admit import give_back_stopped
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
@@ -34,6 +38,7 @@ from .flow.kick import tell_ended
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
+from .leaving import Leaving
 from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
@@ -41,11 +46,13 @@ from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
 from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
+from .pool import Recycling
 from .postgres import Database
 from .pulse import Pulse
 from .report import Report
 from .settings import Settings
 from .slots import Slots
+from .stacks import Shown, draw
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
@@ -59,13 +66,26 @@ FINAL = (Succeeded, Failed, Cancelled)
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with their weights, slots, threads, background loops."""
+    """How a worker was asked to work: queues with weights and caps, slots of each kind, background loops, its end."""
 
     queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
     slots: int = 100
     threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
     background: bool = True
-    modules: tuple[str, ...] = ()  # what a process that runs a task alone has to import; else the task's own module
+    fleet: str | None = None  # the group of a fleet that it belongs to
+    modules: tuple[str, ...] = ()  # what children import before their first task; else the task's own module
+    children: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
+    max_tasks_per_child: int = 1000
+    max_memory_per_child: int = 300  # megabytes
+    limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
+    burst: bool = False  # end when nothing is left to do
+    max_tasks: int | None = None  # end after so many runs
+    max_memory: int | None = None  # end when the process has grown beyond so many megabytes
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether there is a moment at which it is to leave."""
+        return self.burst or self.max_tasks is not None or self.max_memory is not None
 
 
 class Worker:
@@ -94,15 +114,19 @@ class Worker:
         self._over = False
         self._reincarnate = asyncio.Event()
         self._completed = self._failed = self._lost = 0
+        self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
+        self._stopped_runs: list[Run] = []
         self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
-        kinds = [task.is_async for task in registry.values()]
-        share = 1 - sum(kinds) / len(kinds) if kinds else 0.0
+        kinds = Counter(task.kind for task in registry.values())
+        recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
             size=self.plan.slots,
             threads=self.plan.threads,
-            thread_share=share,
+            children=Children(self.plan.children, recycling),
+            shares={kind: count / kinds.total() for kind, count in kinds.items()} or None,
             prefetch=settings.prefetch,
             ended=self._run_ended,
+            stopped=self._run_stopped,
         )
 
     def stop(self, *, now: bool = False) -> None:
@@ -113,7 +137,13 @@ class Worker:
 
     async def run(self) -> None:
         """Work until stopped."""
+        if orders.is_child:
+            raise WrongContext(
+                "a worker was started by importing a module in a child process: put what starts it under "
+                '`if __name__ == "__main__":`'
+            )
         settings_here.set(self.settings)
+        self._db_loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
         middleware_here.set(self._middleware)
         dsn = await database_url(self.settings)
         async with (
@@ -122,7 +152,9 @@ class Worker:
         ):
             await require_head(db)
             await ensure_partitions(db)
-            if not await lifespan.start(registry.values(), unless=self._stop):
+            here = [task for task in registry.values() if task.kind != "process"]
+            apart = [task for task in registry.values() if task.kind == "process"]
+            if not await lifespan.start(here, elsewhere=apart, unless=self._stop):
                 return  # told to stop before it began
             self._db = db
             self._completer = Completer(db, worker_id=lambda: self.worker_id, landed=self._landed)
@@ -130,7 +162,8 @@ class Worker:
                 Streams(self.settings.redis_url, prefix=self.settings.redis_prefix) if self.settings.redis_url else None
             )
             every = EVERY_QUEUE in self.plan.queues
-            self._line = Line({} if every else self.plan.queues)
+            queues = {} if every else self.plan.queues
+            self._line = Lines(queues, self.plan.limits, self.slots.taken) if self.plan.limits else Line(queues)
             self._claimer = Claimer(self, db, self._line, self.slots, every_queue=every)
             self._claimer.may_claim = self._may_claim
             await self._register()
@@ -153,7 +186,7 @@ class Worker:
                 await self._work()
             finally:
                 self._pulse.stop()
-                self.slots.close()
+                await self.slots.close()
                 if self._streams is not None:
                     await self._streams.close()
                 await self._close_engines()
@@ -164,6 +197,8 @@ class Worker:
             if self.plan.background:
                 loops.append(group.create_task(self._background.run()))
             loops.append(group.create_task(self._come_back()))
+            if self.plan.ends_by_itself:
+                loops.append(group.create_task(self._leaving().run()))
             claiming = group.create_task(self._claimer.run())
             if self._streams is not None:
                 self._claimer.listener = Listener(
@@ -175,6 +210,8 @@ class Worker:
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
                 loops.append(group.create_task(Nudges(self._channel()).run()))
+            if self.plan.modules and any(task.kind == "process" for task in registry.values()):
+                self.slots.children.warm()  # without modules they would have nothing to preload
             self.started.set()
             self._report.started(self)
             await self._stop.wait()
@@ -183,6 +220,14 @@ class Worker:
                 task.cancel()
         if self._claimer.listener is not None:
             await self._claimer.listener.leave()
+
+    def _leaving(self) -> Leaving:
+        plan = self.plan
+        queues = [] if EVERY_QUEUE in plan.queues else list(plan.queues)
+        leaving = Leaving(self, self._db, queues, burst=plan.burst, looks_at_due=plan.background)
+        leaving.max_tasks, leaving.max_memory = plan.max_tasks, plan.max_memory
+        self._claimer.budget = leaving.budget
+        return leaving
 
     def _channel(self) -> Channel:
         assert self.settings.redis_url
@@ -232,6 +277,8 @@ class Worker:
     def _run_ended(self, run: Run, outcome: Outcome | None) -> None:
         if outcome is None:
             self.slots.let_go(run)
+            self._claimer.ended(run.claimed.queue)
+            self.tally["Succeeded" if run.committed else "Gone"] += 1
             if run.committed:
                 tell_ended([run.claimed.task_id])
                 self._completed += 1
@@ -248,8 +295,24 @@ class Worker:
                 now,
                 run.worker_id,
                 run.claimed.flags,
+                self.slots.is_still_running(run),
             )
         )
+
+    def _run_stopped(self, run: Run) -> None:
+        """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
+        if run.claimed.flags & (LIMITED | ORDERED):
+            self._stopped_runs.append(run)
+
+    async def _give_back_slots(self) -> None:
+        # Not before what it came to is written: that is what marks its slots as kept for it.
+        over = [run for run in self._stopped_runs if self.slots.held.get(run.claimed.task_id) is not run]
+        for worker_id in {run.worker_id for run in over}:
+            ids = [(run.claimed.task_id, run.claimed.run_epoch) for run in over if run.worker_id == worker_id]
+            await give_back_stopped(self._db, ids, worker_id=worker_id)
+        self._stopped_runs = [run for run in self._stopped_runs if run not in over]
+        for run in over:
+            self._background.freed(lanes_of(run.claimed))
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
         tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
@@ -261,6 +324,8 @@ class Worker:
                 run = None  # the same task, claimed again meanwhile
             if run is not None:
                 self.slots.let_go(run)
+                self._claimer.ended(run.claimed.queue)
+                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
             if ended.task_id not in landed:
                 self._lost += 1
                 self._report.stale(ended)
@@ -316,6 +381,12 @@ class Worker:
         """The lease could not be renewed in time by this process's own clock."""
         self._db_loop.call_soon_threadsafe(self._fence)
 
+    def stacks(self) -> str:
+        """Where every run, thread and asyncio task of this process is."""
+        seen = self._pulse.loop_seen if self.started.is_set() else time.monotonic()
+        runs = list({*self.slots.held.values(), *self.slots.in_threads()})
+        return draw(Shown(self.worker_id, runs, self._db_loop, self._loop_thread, seen))
+
     def _act_on(self, answer: Beat) -> None:
         if answer.worker_id != self.worker_id or self._over:
             return  # of an earlier incarnation, or one beat after we said STOPPED
@@ -368,10 +439,15 @@ class Worker:
     # Life.
 
     async def _register(self) -> None:
-        self._db_loop = asyncio.get_running_loop()
         worker_id = secrets.randbits(62) | 1
         identity = Identity(
-            worker_id, os.getpid(), self.plan.slots, socket.gethostname(), __version__, tuple(self.plan.queues)
+            worker_id,
+            os.getpid(),
+            self.plan.slots,
+            socket.gethostname(),
+            __version__,
+            tuple(self.plan.queues),
+            fleet=self.plan.fleet,
         )
         await register(self._db, identity, lease_seconds=self.settings.lease_seconds)
         self.worker_id = worker_id
@@ -384,6 +460,9 @@ class Worker:
                 self.stop(now=True)
             self.slots.release_unstarted()
             self.slots.arm_timers()
+            if self._stopped_runs:
+                with suppress(PostgresUnavailable):  # the next tick tries again
+                    await self._give_back_slots()
             self._report.tick()
             await asyncio.sleep(TICK_SECONDS)
 

@@ -9,36 +9,22 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from aaiclick_queue import doctor, embedded, migrate
+from aaiclick_queue import doctor
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import PREFIX, Settings
 from tests.servers import Databases, find_tool, new_folder
 from tests.wires.redis_server import OwnRedis
 
 # xdist's workers inherit the environment as it is after this file was loaded in the process that starts them.
-POSTGRES_URL, REDIS_URL, FOLDER = "TESTS_POSTGRES_URL", "TESTS_REDIS_URL", "TESTS_FOLDER"
+POSTGRES_URL, REDIS_URL = "TESTS_POSTGRES_URL", "TESTS_REDIS_URL"
 NEEDS = "needs the tool "
 
 for variable in [name for name in os.environ if name.startswith(PREFIX)]:
     value = os.environ.pop(variable)
     if variable in (PREFIX + "POSTGRES_URL", PREFIX + "REDIS_URL"):
         os.environ["TESTS_" + variable.removeprefix(PREFIX)] = value
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        os.environ[FOLDER] = str(new_folder())
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        folder = Path(os.environ.pop(FOLDER))
-        if (folder / "data" / "postmaster.pid").exists():  # left by a worker that crashed
-            embedded.start(folder).stop()
-        shutil.rmtree(folder)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -63,27 +49,21 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def databases() -> Iterator[Databases]:
-    """The server of this run: the given one, else an embedded one that all processes of the run share."""
-    given = os.environ.get(POSTGRES_URL)
-    server = None if given else embedded.start(Path(os.environ[FOLDER]))
-    databases = Databases(given or (server.dsn if server else ""))
-    if server:
-        with psycopg.connect(server.dsn, autocommit=True) as admin:
-            admin.execute("ALTER SYSTEM SET fsync = off")
-            admin.execute("SELECT pg_reload_conf()")
-    yield databases
-    databases.close()
-    if server:
-        server.stop()
+def aaiclick_queue_server() -> str | None:
+    """The server that the environment named before it was cleaned above."""
+    return os.environ.get(POSTGRES_URL)
 
 
 @pytest.fixture(scope="session")
-def template(databases: Databases) -> Iterator[str]:
+def databases(aaiclick_queue_databases: Databases) -> Databases:
+    """The server of this run: the given one, else an embedded one that all processes of the run share."""
+    return aaiclick_queue_databases
+
+
+@pytest.fixture(scope="session")
+def template(aaiclick_queue_template: str) -> str:
     """A migrated database that each test's own is copied from."""
-    with databases.new() as name:
-        asyncio.run(migrate.upgrade(Settings.load({}, postgres_url=databases.url(name))))
-        yield name
+    return aaiclick_queue_template
 
 
 @pytest.fixture

@@ -4,65 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
-
-import psycopg
-import pytest
 
 from aaiclick_queue import embedded
-from aaiclick_queue.postgres import plain_dsn
-from tests.wires.redis_server import free_port
+from aaiclick_queue.testing.redis_server import free_port
+from aaiclick_queue.testing.servers import Databases, new_folder
 
-
-def new_folder() -> Path:
-    """A folder with a short path that every account may enter, as Postgres needs it when the tests run as root."""
-    memory = Path("/dev/shm")  # a new cluster is a thousand small files: 0.8 s there, 1.8 s on a disk
-    roomy = memory.is_dir() and shutil.disk_usage(memory).free > 4 << 30
-    folder = Path(tempfile.mkdtemp(prefix="aaiq-test-", dir=memory if roomy else "/tmp"))
-    folder.chmod(0o755)
-    return folder
+__all__ = ["Databases", "OwnPostgres", "find_tool", "new_folder"]
 
 
 def find_tool(name: str) -> str | None:
     """The executable of that name; Debian keeps servers where an ordinary user's PATH does not look."""
     return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]))
-
-
-class Databases:
-    """Fresh databases on one server, made as copies of a template."""
-
-    def __init__(self, url: str) -> None:
-        self._server = urlsplit(plain_dsn(url))
-        self._admin = psycopg.connect(self._server.geturl(), autocommit=True)
-
-    def close(self) -> None:
-        self._admin.close()
-
-    def url(self, name: str) -> str:
-        return self._server._replace(path=f"/{name}").geturl()
-
-    @contextmanager
-    def new(self, template: str = "template0") -> Iterator[str]:
-        """A database of that block's own; gives its name."""
-        name = f"aaiq_test_{uuid.uuid4().hex[:12]}"
-        try:
-            self._admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8'")
-        except psycopg.errors.InsufficientPrivilege:
-            pytest.exit(
-                f"the tests make a database each, which {self._server.username!r} may not on the server of "
-                "AAICLICK_QUEUE_POSTGRES_URL: ALTER ROLE … CREATEDB, or unset it to use a Postgres from a wheel",
-                returncode=2,
-            )
-        try:
-            yield name
-        finally:
-            self._admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 class OwnPostgres:

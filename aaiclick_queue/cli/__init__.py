@@ -6,6 +6,7 @@ import click
 
 from .. import __version__
 from .bulk import priority, purge, queue_move, retry, task_move, unblock
+from .fleet import fleet
 from .limiting import key, limit, limits, pause, resume, task_limit
 from .operating import operation
 from .program import Program, verbose_option
@@ -14,6 +15,7 @@ from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
+from .top import top
 from .workers import workers
 
 __all__ = ["main"]
@@ -26,8 +28,9 @@ __all__ = ["main"]
 Examples:
   aaiclick-queue demo                        see it work, no server needed
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
+  aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
-  aaiclick-queue queue list --watch          what waits, what runs
+  aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
 \b
@@ -45,7 +48,7 @@ for command in (purge, queue_move, limit, limits):
     queue.add_command(command)
 for command in (retry, task_move, priority, unblock, task_limit, pause, resume):
     task.add_command(command)
-for command in (demo, migrate, worker, background, queue, task, key, operation, workers, prune):
+for command in (demo, migrate, worker, fleet, background, top, queue, task, key, operation, workers, prune):
     main.add_command(command)
 for command in (doctor, config, completion):
     main.add_command(command)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import __version__
 
 if TYPE_CHECKING:
+    from ..fleet.file import Fleet
     from ..settings import Settings
     from ..worker import Plan
 
@@ -33,8 +34,14 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
 
     names = sorted(registry)
     more = f" … and {len(names) - TASKS_SHOWN} more" if len(names) > TASKS_SHOWN else ""
-    slots = f"{plan.slots} async, {plan.threads} threads" + (
-        f", in each of {processes} processes" if processes > 1 else ""
+    needs_children = any(task.kind == "process" for task in registry.values())
+    slots = ", ".join(
+        [
+            f"{plan.slots} async",
+            f"{plan.threads} threads",
+            *([f"{plan.children} children"] if needs_children else []),
+            *([f"in each of {processes} processes"] if processes > 1 else []),
+        ]
     )
     queues = ", ".join(f"{name} ×{weight}" if weight > 1 else name for name, weight in plan.queues.items())
     return _banner(
@@ -50,6 +57,19 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
         },
         note=_not_served(plan),
     )
+
+
+def fleet_banner(settings: Settings, fleet: Fleet, facts: tuple[str, str]) -> str:
+    """Version, groups, Postgres, Redis."""
+    groups = {}
+    for group in fleet.groups.values():
+        queues = "all" if "*" in (group.queues or {}) else ", ".join(group.queues or ["default"])
+        groups[group.name] = f"{_plural(group.count, 'process', 'processes')} for {queues}: {', '.join(group.modules)}"
+    return _banner(settings, facts, groups)
+
+
+def _plural(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _not_served(plan: Plan) -> str:

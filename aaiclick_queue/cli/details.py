@@ -30,12 +30,16 @@ def draw_task(task: TaskView) -> str:
 
 
 def _facts(task: TaskView) -> str:
+    from ..views import handed_back
+
+    back = handed_back(task)
     attempt = f"{task.attempt} of {task.max_attempts}" if task.max_attempts else str(task.attempt)
     facts: dict[str, Any] = {
         "entrypoint": task.entrypoint,
         "queue": f"{task.queue}, priority {task.priority}",
         "attempt": attempt,
         "lost runs": task.lost_count,
+        "handed back": f"{back} of its runs, at no cost" if back else None,
         "snoozes": task.snoozes,
         "timeout": f"{task.timeout_seconds:g} s" if task.timeout_seconds else None,
         "retry": _json(task.retry) if task.retry else None,
@@ -72,8 +76,15 @@ def _values(task: TaskView) -> str:
 def _attempts(task: TaskView) -> str:
     if not task.attempts:
         return ""
+    from ..views import UNKNOWN, tried
+
     headers = ["ATTEMPT", "OUTCOME", "STARTED", "TOOK", "WORKER", "ERROR"]
-    return table(headers, [_attempt(one) for one in task.attempts])
+    tries = [one for one in task.attempts if one.outcome == UNKNOWN]
+    rows = [_attempt(one) for one in task.attempts if one.outcome != UNKNOWN or one is tries[-1]]
+    for row in rows:
+        if row[1] == UNKNOWN and len(tries) > 1:
+            row[5] = f"{tried(tries)} since {when(tries[0].started_at)}; {row[5]}"
+    return table(headers, rows)
 
 
 def _attempt(one: AttemptView) -> list[object]:

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from .program import USAGE, echo, fail
+from .program import TERMINATED, USAGE, echo, fail
 
 
 def names(given: Iterable[str]) -> list[str]:
@@ -36,6 +36,8 @@ def import_modules(given: Sequence[str], *, verbose: bool) -> tuple[str, ...]:
             )
             fail(f"there is no module {name!r}", fix, code=USAGE)
         except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and error.code == TERMINATED:
+                raise  # told to end while importing
             _broken(name, error, verbose=verbose)
     _require_tasks(given)
     return modules

@@ -90,7 +90,8 @@ def echo(text: str = "", *, err: bool = False) -> None:
 def colour(stream: TextIO) -> bool:
     """Whether colour is welcome there."""
     # The terminal's own conventions, no settings of ours.
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    welcome = stream.isatty() or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
+    return welcome and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _usage(error: click.ClickException) -> int:
@@ -127,6 +128,7 @@ def _named(error: Exception) -> tuple[int | None, str]:
         errors.PostgresUnavailable: UNREACHABLE,
         errors.UnknownTask: NOT_FOUND,
         errors.UnknownOperation: NOT_FOUND,
+        errors.NoFleet: NOT_FOUND,
         errors.ResultExpired: NOT_FOUND,
         errors.BadTask: USAGE,
         errors.ArgumentsDoNotFit: USAGE,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .completing import queue_names
 from .output import Right, changer, reader, show, table, with_database
 from .program import NOTHING_MATCHED, Nouns, echo
 
@@ -43,7 +44,7 @@ def list_command(as_json: bool, watch: float | None, limit: int) -> None:
 Examples:
   aaiclick-queue queue pause mail --reason "the provider is down\"""",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=queue_names)
 @click.option("--reason", help="Shown to whoever asks why nothing moves.")
 @changer
 def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - can be undone: nothing to ask
@@ -67,8 +68,12 @@ def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # n
     echo(with_database(work))
 
 
-@queue.command()
-@click.argument("name")
+@queue.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue queue resume mail""",
+)
+@click.argument("name", shell_complete=queue_names)
 @changer
 def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 - can be undone: nothing to ask
     """Claim tasks of a paused queue again."""

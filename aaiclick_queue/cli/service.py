@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from .completing import served_queues
 from .output import run
 from .program import USAGE, Program, colour, fail, verbose_option
+from .switches import Switches, read_switches, switches
 
 if TYPE_CHECKING:
     from ..settings import Settings
     from ..worker import Plan
+    from .fleet_up import Output
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
 WEIGHT_LIMIT = 1000
@@ -31,45 +35,72 @@ Examples:
   aaiclick-queue worker -A tasks                        tasks.py in this folder, queue `default`
   aaiclick-queue worker -A shop.mail,shop.reports -Q mail:3,default -c 200
   aaiclick-queue worker -A shop -Q '*' --processes 4 --log-format json
+  aaiclick-queue worker -A shop -Q reports,mail --limit reports=2
+  aaiclick-queue worker -A tasks --reload               at the desk: each save starts it anew
+  aaiclick-queue worker -A tasks --burst                run what waits, then end
 
 \b
-Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.""",
+Signals: the first SIGTERM or Ctrl-C finishes what runs, the second hands it back, the third ends at once.
+SIGUSR1 prints where every thread and task is.""",
 )
 @click.option(
     "-A", "modules", multiple=True, metavar="MODULE[,MODULE]", help="Modules, or files, with tasks; they alone can run."
 )
 @click.option(
-    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'",
+    "-Q", "queues", multiple=True, metavar="a,b | mail:3,default | '*'", shell_complete=served_queues,
     help="Queues, with weights if wanted; `default` unless given, '*' for all.",
 )  # fmt: skip
 @click.option("-c", "slots", type=click.IntRange(1, 10_000), default=100, help="Async tasks at a time, a process.")
 @click.option(
     "--threads", type=click.IntRange(1, 10_000), help="`def` tasks at a time, a process; 4 × cores unless given."
 )
+@click.option(
+    "--children", type=click.IntRange(1, 1000),
+    help="Tasks with isolation='process' at a time, a process; as many as cores unless given.",
+)  # fmt: skip
+@click.option(
+    "--max-tasks-per-child", type=click.IntRange(1), default=1000, help="A child is replaced after so many tasks."
+)
+@click.option(
+    "--max-memory-per-child", type=click.IntRange(1), default=300, metavar="MB",
+    help="A child that uses more than this after a task is replaced.",
+)  # fmt: skip
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, help="Processes; crashed ones are started again.")
+@switches
 @click.option("--no-background", is_flag=True, help="Leave relay and reaper to others.")
 @log_format_option
 @log_level_option
 @verbose_option
 @click.option("--parent-fd", type=int, hidden=True)
+@click.option("--ready-fd", type=int, hidden=True)
+@click.option("--output-fd", "output_fds", type=int, multiple=True, hidden=True)
+@click.option("--fleet-group", hidden=True)
 @click.option("--banner-processes", type=int, hidden=True)
 def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
     modules: tuple[str, ...],
     queues: tuple[str, ...],
     slots: int,
     threads: int | None,
+    children: int | None,
+    max_tasks_per_child: int,
+    max_memory_per_child: int,
     processes: int,
     no_background: bool,
     log_format: Literal["pretty", "json"],
     log_level: str | None,
     parent_fd: int | None,
+    ready_fd: int | None,
+    output_fds: tuple[int, ...],
+    fleet_group: str | None,
     banner_processes: int | None,
+    **given: Any,
 ) -> int:
     """Claim tasks and run them."""
     from .modules import import_modules, names
-    from .stopping import Parent
+    from .stopping import Parent, Supervised, survive_sigusr1
 
-    parent = None if parent_fd is None else Parent(parent_fd)
+    survive_sigusr1()
+    parent = None if parent_fd is None else Parent(parent_fd, output_fds)
     wanted = names(modules)
     if not wanted:
         fail(
@@ -78,28 +109,44 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
             code=USAGE,
         )
     weights = parse_queues(queues)
+    asked = read_switches(given, weights)
     settings = _settings(log_level)
-    if processes > 1:
-        threads_given = ["--threads", str(threads)] if threads else []
+    numbers = {
+        "slots": slots,
+        "threads": threads,
+        "children": children,
+        "max_tasks_per_child": max_tasks_per_child,
+        "max_memory_per_child": max_memory_per_child,
+    }
+    counts = {name: number for name, number in numbers.items() if number is not None}
+    if processes > 1 or asked.reload:
         arguments = [
             *("worker", "-A", ",".join(wanted), "-Q", ",".join(f"{name}:{weight}" for name, weight in weights.items())),
-            *("-c", str(slots), *threads_given, "--log-format", log_format, "--log-level", settings.log_level),
-            *(["--no-background"] if no_background else []),
-            *(["--verbose"] if _verbose() else []),
+            *(*_options(counts), *(["--no-background"] if no_background else [])),
+            *asked.arguments(),
         ]
-        from .processes import supervise
+        from .fleet_up import Output
 
-        return run(supervise(settings, arguments, processes))
+        output = Output(log_format, log_level, verbose_wanted())
+        return _with_children(settings, arguments, wanted, asked, (processes, output))
     _set_up_logs(log_format, settings)
-    modules = import_modules(wanted, verbose=_verbose())
+    modules = import_modules(wanted, verbose=verbose_wanted())
+    import msgspec
+
     from .serving import stay, work
 
-    plan = _plan(weights, modules, slots=slots, threads=threads, background=not no_background)
+    plan = _plan(weights, modules, background=not no_background, **counts, **asked.plan())
+    plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
-    return stay(work(settings, plan, parent, banner_processes=shown or 0, every_line=log_format == "json"))
+    supervised = Supervised(parent, ready_fd)
+    return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=log_format == "json"))
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue background --log-format json     beside workers with --no-background""",
+)
 @log_format_option
 @log_level_option
 @verbose_option
@@ -108,11 +155,28 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
 
     Every worker runs them as well, unless it was started with --no-background.
     """
+    from .stopping import survive_sigusr1
+
+    survive_sigusr1()
     settings = _settings(log_level)
     _set_up_logs(log_format, settings)
     from .serving import loops, stay
 
     return stay(loops(settings, banner=log_format == "pretty"))
+
+
+def _with_children(
+    settings: Settings, arguments: list[str], modules: list[str], asked: Switches, many: tuple[int, Output]
+) -> int:
+    processes, output = many
+    if asked.reload:
+        from .reloading import reload_worker
+
+        several = ["--processes", str(processes)] if processes > 1 else []
+        return run(reload_worker([*arguments, *output.arguments(), *several], modules))
+    from .fleet_up import supervise
+
+    return run(supervise(settings, arguments, processes, output, once=asked.burst))
 
 
 def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
@@ -141,20 +205,21 @@ def _settings(log_level: str | None) -> Settings:
 def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
     from ..logs import set_up
 
-    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=_verbose())
+    set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=verbose_wanted())
 
 
-def _verbose() -> bool:
+def verbose_wanted() -> bool:
+    """Whether -v was given."""
     root = click.get_current_context().find_root().command
     return isinstance(root, Program) and root.verbose
 
 
-def _plan(
-    queues: dict[str, int], modules: tuple[str, ...], *, slots: int, threads: int | None, background: bool
-) -> Plan:
-    import msgspec
+def _options(numbers: Mapping[str, int]) -> list[str]:
+    names = {name: "-c" if name == "slots" else "--" + name.replace("_", "-") for name in numbers}
+    return [word for name, number in numbers.items() for word in (names[name], str(number))]
 
+
+def _plan(queues: dict[str, int], modules: tuple[str, ...], **more: Any) -> Plan:
     from ..worker import Plan
 
-    plan = Plan(queues=queues, slots=slots, background=background, modules=modules)
-    return plan if threads is None else msgspec.structs.replace(plan, threads=threads)
+    return Plan(queues=queues, modules=modules, **more)

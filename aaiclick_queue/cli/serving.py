@@ -8,7 +8,9 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Coroutine
+import threading
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..flow.background import Background
@@ -17,17 +19,18 @@ from ..local import database_url, stop_embedded
 from ..postgres import Database
 from ..report import LINES_A_SECOND, Report
 from ..settings import Settings
+from ..stacks import Shown, draw, stacks_on_signal
 from ..streams import Streams
 from ..worker import Plan, Worker
 from .banner import background_banner, postgres_facts, worker_banner
 from .program import echo
-from .stopping import Parent, told_by_signals
+from .stopping import Supervised, told_by_signals
 
 log = logging.getLogger("aaiclick_queue.background")
 
 
 async def work(
-    settings: Settings, plan: Plan, parent: Parent | None, *, banner_processes: int, every_line: bool
+    settings: Settings, plan: Plan, supervised: Supervised, *, banner_processes: int, every_line: bool
 ) -> int:
     """Be a worker until told to stop; returns how many threads still run user code then."""
     facts = await postgres_facts(settings)
@@ -37,11 +40,13 @@ async def work(
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     worker = Worker(settings, plan, report=Report(lines_a_second=None if every_line else LINES_A_SECOND))
-    if parent is not None:
+    if supervised.parent is not None:
         loop = asyncio.get_running_loop()
-        parent.when_gone(lambda: loop.call_soon_threadsafe(lambda: worker.stop(now=True)))
-    with told_by_signals(lambda now: worker.stop(now=now)):
+        supervised.parent.when_gone(lambda: loop.call_soon_threadsafe(lambda: worker.stop(now=True)))
+    telling = asyncio.create_task(supervised.tell(worker.started))
+    with told_by_signals(lambda now: worker.stop(now=now)), stacks_on_signal(worker.stacks):
         await worker.run()
+    telling.cancel()
     return worker.slots.stuck_threads
 
 
@@ -60,7 +65,7 @@ async def loops(settings: Settings, *, banner: bool) -> int:
         await ensure_partitions(db)
         running = asyncio.create_task(Background(db, streams, holder=secrets.randbits(62) | 1).run())
         log.info("background loops run")
-        with told_by_signals(lambda _: stop.set()):
+        with told_by_signals(lambda _: stop.set()), stacks_on_signal(_stacks_of_loops()):
             stopped = asyncio.create_task(stop.wait())
             await asyncio.wait([running, stopped], return_when=asyncio.FIRST_COMPLETED)
         running.cancel()
@@ -69,6 +74,11 @@ async def loops(settings: Settings, *, banner: bool) -> int:
     if streams is not None:
         await streams.close()
     return 0
+
+
+def _stacks_of_loops() -> Callable[[], str]:
+    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
+    return lambda: draw(Shown(0, [], loop, thread_id, time.monotonic()))
 
 
 def stay(work: Coroutine[Any, Any, int]) -> int:

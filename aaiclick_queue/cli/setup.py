@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from ..settings import Settings
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue demo
+  NO_COLOR=1 aaiclick-queue demo > what-happened.txt""",
+)
 def demo() -> int:
     """See it work: tasks flow, retry and fail, a worker is killed. Needs no server; 15 seconds.
 
@@ -44,7 +49,12 @@ def migrate(context: click.Context) -> None:
         context.invoke(upgrade)
 
 
-@migrate.command()
+@migrate.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue migrate upgrade
+  aaiclick-queue migrate upgrade +1 --dry-run""",
+)
 @click.argument("revision", default="head")
 @click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @click.option("-y", "--yes", is_flag=True, hidden=True)
@@ -53,7 +63,12 @@ def upgrade(revision: str = "head", dry_run: bool = False, yes: bool = False) ->
     run(_migrate("upgrade", revision, dry_run=dry_run))
 
 
-@migrate.command()
+@migrate.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue migrate downgrade 0001 --dry-run
+  aaiclick-queue migrate downgrade base --yes     drop everything""",
+)
 @click.argument("revision")
 @changer
 def downgrade(revision: str, dry_run: bool, yes: bool) -> None:
@@ -63,7 +78,11 @@ def downgrade(revision: str, dry_run: bool, yes: bool) -> None:
     run(_migrate("downgrade", revision, dry_run=dry_run))
 
 
-@migrate.command()
+@migrate.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue migrate current""",
+)
 def current() -> None:
     """The revision that the database is at."""
 
@@ -83,7 +102,11 @@ def current() -> None:
     echo(run(read()))
 
 
-@migrate.command()
+@migrate.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue migrate history""",
+)
 def history() -> None:
     """Every revision there is, oldest first."""
     from ..migrate import history as revisions
@@ -93,10 +116,18 @@ def history() -> None:
         echo(f"{revision}  {what.strip().splitlines()[0]}")
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue doctor
+  aaiclick-queue doctor --json | jq '.[] | select(.ok | not)'""",
+)
 @json_option
 def doctor(as_json: bool) -> int:
-    """Check what must always be true; exit code 1 when something is not."""
+    """Check what must always be true; exit code 1 when something is not.
+
+    What only needs a look, as work that waits where no worker is, is shown and changes no exit code.
+    """
     from ..doctor import check
 
     findings = with_database(check)
@@ -108,7 +139,12 @@ def doctor(as_json: bool) -> int:
     return 0 if all(finding.ok for finding in findings) else FAILED
 
 
-@click.command()
+@click.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue config
+  AAICLICK_QUEUE_LEASE_SECONDS=10 aaiclick-queue config --json | jq '.[] | select(.source == "environment")'""",
+)
 @json_option
 def config(as_json: bool) -> None:
     """Every setting, its value and where that came from; passwords are masked."""
@@ -204,7 +240,9 @@ async def _dsn(settings: Settings) -> AsyncIterator[str]:
 
 def _finding(finding: Any) -> str:
     mark = click.style("✔", fg="green") if finding.ok else click.style("✖", fg="red")
-    if finding.ok:
+    if finding.notice:
+        mark = click.style("!", fg="yellow")
+    elif finding.ok:
         return f"{mark} {finding.name}"
     return f"{mark} {finding.name}: {finding.count:,}, {finding.detail}\n  fix: {finding.fix}"
 

@@ -6,11 +6,17 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-ORPHAN_SECONDS = 5.0
+ORPHAN_SECONDS = 4.0  # nothing of us is left five seconds after our parent's end
+
+
+def survive_sigusr1() -> None:
+    """Until there is something to show, SIGUSR1 does nothing; by default it would end the process."""
+    # Not SIG_IGN, which programs that a task starts would inherit.
+    signal.signal(signal.SIGUSR1, lambda *_: None)
 
 
 @contextmanager
@@ -35,11 +41,29 @@ def told_by_signals(stop: Callable[[bool], None]) -> Iterator[None]:
             signal.signal(number, former)
 
 
+class Supervised:
+    """What binds a process to the supervisor that started it, if one did."""
+
+    def __init__(self, parent: Parent | None = None, ready: int | None = None) -> None:
+        self.parent = parent
+        self._ready = ready
+
+    async def tell(self, started: asyncio.Event) -> None:
+        """Say so to the supervisor when tasks are taken."""
+        if self._ready is not None:
+            await started.wait()
+            with suppress(OSError):
+                os.write(self._ready, b"\n")
+            os.close(self._ready)
+
+
 class Parent:
     """The other end of a pipe that only the parent holds open: its end of file is the parent's death."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, outputs: Sequence[int] = ()) -> None:
+        """`outputs`: reading ends of our own stdout and stderr, held so that no print fails before we know."""
         self._descriptor = descriptor
+        self._outputs = outputs
         self._stop: Callable[[], object] | None = None
         threading.Thread(target=self._watch, name="aaiclick-queue parent", daemon=True).start()
 
@@ -49,8 +73,19 @@ class Parent:
 
     def _watch(self) -> None:
         os.read(self._descriptor, 1)
+        self._speak_to_nobody()
         if self._stop is None:
             os._exit(1)
         self._stop()
         threading.Event().wait(ORPHAN_SECONDS)
+        if os.getpgrp() == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what a task has started and cannot end now
         os._exit(1)
+
+    def _speak_to_nobody(self) -> None:
+        if self._outputs:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+        for end in self._outputs:
+            os.close(end)

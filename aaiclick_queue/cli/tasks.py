@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .changing import change_tasks
+from .completing import queue_names
 from .details import draw_task
 from .finding import either, find_tasks, ids_given
 from .output import Right, changer, json_option, reader, run, show, sure, table, terminal_width, when, with_database
@@ -37,7 +38,7 @@ Examples:
   aaiclick-queue task list --json | jq -r '.[].id'""",
 )
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only tasks of this status.")
-@click.option("--queue", help="Only tasks of this queue.")
+@click.option("--queue", shell_complete=queue_names, help="Only tasks of this queue.")
 @click.option("--entrypoint", help="Only tasks of this function, with its module or without.")
 @click.option("--before", metavar="ID", type=click.IntRange(1, 2**63 - 1), help="Only tasks older than this one.")
 @reader(limit=50)
@@ -100,7 +101,9 @@ Examples:
 )
 @click.argument("entrypoint")
 @click.option("--kwargs", default="{}", metavar="JSON", help="Arguments by name, a JSON object.")
-@click.option("--queue", help="Queue; `default` unless given, whatever the task's decorator says.")
+@click.option(
+    "--queue", shell_complete=queue_names, help="Queue; `default` unless given, whatever the task's decorator says."
+)
 @click.option("--priority", type=int, help="Higher first, 0 by default.")
 @click.option("--countdown", type=float, metavar="SECONDS", help="Not before this time has passed.")
 @click.option("--max-attempts", type=int, help="Attempts, the first included; the task's own number by default.")

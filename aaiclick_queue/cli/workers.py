@@ -1,4 +1,4 @@
-"""`workers list`, `workers stop`."""
+"""`workers list`, `workers stop`, `workers stacks`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .output import Right, changer, reader, show, table, with_database
+from .completing import worker_ids
+from .output import Right, changer, json_option, reader, show, table, to_json, with_database
 from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, Nouns, echo, fail
 
 if TYPE_CHECKING:
@@ -19,10 +20,16 @@ ALL = 10_000
 
 @click.group(cls=Nouns)
 def workers() -> None:
-    """Worker processes: what they do, and stopping one from afar."""
+    """Worker processes: what they do, where one hangs, stopping one from afar."""
 
 
-@workers.command("list")
+@workers.command(
+    "list",
+    epilog="""\b
+Examples:
+  aaiclick-queue workers list --watch
+  aaiclick-queue workers list --json | jq '.[] | select(.heartbeat_seconds > 20) | .id'""",
+)
 @reader(limit=100)
 def list_command(as_json: bool, watch: float | None, limit: int) -> None:
     """Every worker: queues, slots, runs, age of its heartbeat, what it has done.
@@ -39,7 +46,7 @@ def list_command(as_json: bool, watch: float | None, limit: int) -> None:
 Examples:
   aaiclick-queue workers stop 4611686018427387904""",
 )
-@click.argument("worker_id", metavar="ID")
+@click.argument("worker_id", metavar="ID", shell_complete=worker_ids)
 @changer
 def stop(worker_id: str, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - tasks are finished or handed back: nothing to ask
     """Have a worker finish what it runs and end, as by SIGTERM.
@@ -63,6 +70,32 @@ def stop(worker_id: str, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - ta
     echo(with_database(work))
 
 
+@workers.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue workers stacks 427387904         the last digits will do
+  kill -USR1 PID                                  the same to the worker's own stderr, at once""",
+)
+@click.argument("worker_id", metavar="ID", shell_complete=worker_ids)
+@click.option(
+    "--timeout", type=click.FloatRange(0.1, 3600), default=60.0, metavar="SECONDS", help="Wait so long at most."
+)
+@json_option
+def stacks(worker_id: str, timeout: float, as_json: bool) -> None:
+    """Where every run, thread and asyncio task of a worker is: what a hung one hangs in.
+
+    It answers with its next heartbeat, also when its event loop is blocked. ID may be the last digits, six or more.
+    """
+    from .asking import ask_worker
+
+    async def work(db: Database) -> str:
+        worker = await _find(db, worker_id)
+        text = await ask_worker(db, worker, timeout)
+        return to_json({"id": worker.id, "stacks": text}) if as_json else text
+
+    echo(with_database(work))
+
+
 async def _find(db: Database, text: str) -> WorkerView:
     from ..views import list_workers
 
@@ -82,7 +115,7 @@ async def _find(db: Database, text: str) -> WorkerView:
 def _table(views: Sequence[WorkerView]) -> str:
     if not views:
         return "no worker has been here in the last hour"
-    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "QUEUES"]
+    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "FLEET", "QUEUES"]
     return table(headers, [_row(view) for view in views])
 
 
@@ -99,5 +132,6 @@ def _row(view: WorkerView) -> list[object]:
         Right(f"{view.completed:,}"),
         Right(f"{view.failed:,}"),
         view.version,
+        view.fleet or "–",
         ",".join(view.queues),
     ]

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from ..codec import Signature
 from ..errors import ArgumentsDoNotFit, BadTask, Cancel, Fail, PayloadTooLarge, ResultDoesNotEncode, Retry, Snooze
@@ -31,6 +31,7 @@ class Definition(Protocol):
     entrypoint: str
     signature: Signature
     is_async: bool
+    isolation: Literal["process"] | None
     heartbeat_timeout: float | None
     defaults: Options
 
@@ -45,13 +46,16 @@ class Run:
         "committing",
         "context",
         "definition",
-        "in_thread",
+        "kind",
         "max_attempts",
         "result_max_bytes",
         "sign_of_life",
         "started",
         "stop",
+        "stop_told",
         "taken",
+        "thread",
+        "thread_id",
         "timeout",
         "timer",
         "worker_id",
@@ -71,18 +75,23 @@ class Run:
         self.stop: Stop | None = None
         self.committing = False  # inside the commit of current().transaction(): must not be disturbed
         self.committed = False  # ended by current().transaction(): nothing more is recorded
-        self.in_thread = False  # uses a thread, whose slot is free when the thread is
+        self.thread: asyncio.Future[Any] | None = None  # of the executor; it goes on when the run is told to stop
+        self.stop_told = False  # whether anybody was told that its code has ended after a stop
+        self.thread_id = 0
         self.asyncio_task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None
+        self.kind: Any = None  # whose slots it uses
 
 
 class Stop(Exception):
     """Why a run was told to stop: `outcome` is what it comes to then, None when it is not ours any more."""
 
-    def __init__(self, outcome: Outcome | None) -> None:
+    def __init__(self, outcome: Outcome | None, *, at_once: bool = False) -> None:
+        """`at_once`: a child process gets no time to end by itself."""
         super().__init__()
         self.outcome = outcome
+        self.at_once = at_once
 
 
 class TimedOut(TimeoutError):
@@ -152,6 +161,15 @@ def call_plainly(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
     except StopIteration as error:
         # A future cannot carry it: before Python 3.12 whoever awaits that future waits for ever.
         raise RuntimeError(f"the task raised {error!r}") from error
+
+
+def as_exception(error: BaseException) -> Exception:
+    """What no task should raise, as something to decide over."""
+    if isinstance(error, Exception):
+        return error
+    raised = RuntimeError(f"the task raised {error!r}")
+    raised.__cause__ = error
+    return raised
 
 
 def decide(raised: Exception, run: Run) -> Outcome | None:  # noqa: PLR0911 - a row of the table of outcomes each

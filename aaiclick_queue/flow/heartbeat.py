@@ -13,8 +13,8 @@ import msgspec
 from ..schema import Transaction
 
 REGISTER_WORKER = """
-INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues)
-VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7)
+INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues, fleet)
+VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7, $8)
 """
 # A worker that was marked LOST stays it: the row is not found, and the worker comes back as a new incarnation.
 BEAT = """
@@ -22,9 +22,9 @@ WITH beat AS (
     UPDATE aaiclick_queue.workers
     SET last_heartbeat = now(), lease_expires_at = now() + make_interval(secs => $2::float8), running = $6,
         tasks_completed = tasks_completed + $7, tasks_failed = tasks_failed + $8, tasks_lost = tasks_lost + $9
-    WHERE id = $1 AND status IN ('ACTIVE', 'STOPPING') RETURNING status
+    WHERE id = $1 AND status IN ('ACTIVE', 'STOPPING') RETURNING status, asked
 )
-SELECT (SELECT status FROM beat) AS status,
+SELECT (SELECT status FROM beat) AS status, (SELECT asked FROM beat) AS asked,
        ARRAY(SELECT run.n FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS run(task_id, run_epoch, n)
              WHERE NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = run.task_id
                                AND l.run_epoch = run.run_epoch AND l.worker_id + 0 = $1)) AS gone,
@@ -56,6 +56,7 @@ class Beat(msgspec.Struct, frozen=True):
     status: str | None
     gone: tuple[tuple[int, int], ...]  # task id, run_epoch
     strangers: tuple[tuple[int, int], ...]
+    asked: str | None = None  # what somebody wants to know of this worker
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -67,6 +68,7 @@ class Identity(msgspec.Struct, frozen=True):
     hostname: str
     version: str
     queues: tuple[str, ...]
+    fleet: str | None = None
 
 
 async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -> None:
@@ -80,6 +82,7 @@ async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -
         worker.hostname,
         worker.version,
         list(worker.queues),
+        worker.fleet,
     )
 
 
@@ -106,7 +109,7 @@ async def beat(  # noqa: PLR0913 - one value a fact
         counters.lost,
     )
     strangers = tuple(zip(row["strangers"] or (), row["epochs"] or (), strict=True))
-    return Beat(worker_id, row["status"], tuple(runs[n - 1] for n in row["gone"]), strangers)
+    return Beat(worker_id, row["status"], tuple(runs[n - 1] for n in row["gone"]), strangers, row["asked"])
 
 
 async def set_status(tx: Transaction, worker_id: int, status: str, counters: Counters) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ..errors import MissingExtra
+from ..context import current
+from ..errors import MissingExtra, WrongContext
 from ..middleware import Enqueuing, Middleware, Proceed, Running
 from ..outcome import Error, Failed, Later, Lost, Outcome, kind_of
 
@@ -30,14 +31,16 @@ class Tracing(Middleware):
         self, tracer_provider: TracerProvider | None = None, *, propagation: Literal["parent", "link"] = "parent"
     ) -> None:
         """`propagation`: a run continues the trace of its enqueue, or begins its own and links to it."""
-        self._provider = tracer_provider
+        # Of the global provider it is a proxy: an application may set that up later.
+        self._tracer = trace.get_tracer("aaiclick_queue", tracer_provider=tracer_provider)
         self._links = propagation == "link"
 
     async def enqueue(self, call: Enqueuing, proceed: Proceed[list[int]]) -> list[int]:
         """A span of kind PRODUCER; its context travels in the headers."""
         attributes = _attributes("enqueue", "send", call.queue, call.entrypoint)
-        name = f"enqueue {call.queue}"
-        with self._tracer().start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes) as span:
+        with self._tracer.start_as_current_span(
+            f"enqueue {call.queue}", context=_context_here(), kind=SpanKind.PRODUCER, attributes=attributes
+        ) as span:
             propagate.inject(call.headers)
             ids = await proceed()
             if call.count == 1:
@@ -56,7 +59,7 @@ class Tracing(Middleware):
             f"{OURS}max_attempts": run.max_attempts,
             f"{OURS}wait_seconds": run.waited,
         }
-        with self._tracer().start_as_current_span(
+        with self._tracer.start_as_current_span(
             f"process {run.queue}", context=context, kind=SpanKind.CONSUMER, attributes=attributes, links=links
         ) as span:
             outcome = await proceed()
@@ -68,10 +71,6 @@ class Tracing(Middleware):
                     span.record_exception(run.error)
             return outcome
 
-    def _tracer(self) -> trace.Tracer:
-        # Asked for each time: applications set their provider after this module is imported.
-        return trace.get_tracer("aaiclick_queue", tracer_provider=self._provider)
-
     def _origin(self, run: Running) -> tuple[Context, list[Link]]:
         found = propagate.extract(run.headers, context=Context())
         made = trace.get_current_span(found).get_span_context()
@@ -80,6 +79,16 @@ class Tracing(Middleware):
         if self._links or run.age > FAR_SECONDS:
             return Context(), [Link(made)]
         return found, []
+
+
+def _context_here() -> Context | None:
+    """None is the current context; in a run without a span, as in a process of its own, that of its enqueue."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return None
+    try:
+        return propagate.extract(current().headers)
+    except WrongContext:
+        return None
 
 
 def _attributes(name: str, kind: str, queue: str, entrypoint: str) -> dict[str, Any]:

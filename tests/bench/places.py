@@ -86,7 +86,6 @@ class Servers:
             given = os.environ.get(PREFIX + "POSTGRES_URL")
             self.postgres_given = bool(given)
             self._databases = Databases(given or self._own_postgres(stack))
-            stack.callback(self._databases.close)
             self.redis_url = os.environ.get(PREFIX + "REDIS_URL") or stack.enter_context(OwnRedis()).url
             self.redis = redis.Redis.from_url(self.redis_url)
             stack.callback(self.redis.close)

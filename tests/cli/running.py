@@ -45,13 +45,13 @@ def run(*arguments: str, env: dict[str, str], cwd: Path = PROJECT) -> subprocess
 class Program:
     """A command that goes on, its output in files."""
 
-    def __init__(self, *arguments: str, env: dict[str, str]) -> None:
+    def __init__(self, *arguments: str, env: dict[str, str], cwd: Path = PROJECT) -> None:
         self._stdout = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             command(*arguments),
             env=env,
-            cwd=PROJECT,
+            cwd=cwd,
             stdout=self._stdout,
             stderr=self._stderr,
             text=True,
@@ -92,8 +92,8 @@ class Program:
 
 
 @contextmanager
-def program(*arguments: str, env: dict[str, str]) -> Iterator[Program]:
-    started = Program(*arguments, env=env)
+def program(*arguments: str, env: dict[str, str], cwd: Path = PROJECT) -> Iterator[Program]:
+    started = Program(*arguments, env=env, cwd=cwd)
     try:
         yield started
     finally:

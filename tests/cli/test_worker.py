@@ -180,7 +180,8 @@ def test_processes_are_started_again_when_they_crash_and_end_together(settings: 
         first = started.children()
         os.kill(first[0], signal.SIGKILL)
         started.wait_for(lambda: len(events(started, "worker started")) == 3)
-        assert "was ended by SIGKILL: starting it again" in started.stderr
+        [ended] = events(started, "process ended")
+        assert (ended["process_name"] in ("worker-1", "worker-2"), ended["exit"]) == (True, "SIGKILL")
         last = started.children()
         napping = enqueue(invoke, "nap", "--kwargs", '{"seconds": 1}')
         wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
@@ -189,6 +190,17 @@ def test_processes_are_started_again_when_they_crash_and_end_together(settings: 
         assert [line["task_id"] for line in events(started, "task succeeded")] == [napping]
         assert len(events(started, "worker stopped")) == 2
         assert gone([*first, *last])
+
+
+def test_the_lines_of_processes_name_them(settings: Settings, invoke: Invoke) -> None:
+    with worker(settings, "--processes", "2", "--log-format", "pretty") as started:
+        started.wait_for(lambda: started.stdout.count("takes tasks") == 2)
+        enqueue(invoke, "talk")
+        started.wait_for(lambda: "talk" in started.stdout and "logged by a task" in started.stdout)
+        names = {line.split(" │ ", 1)[0] for line in started.stdout.splitlines()}
+        assert names == {"worker-1", "worker-2"}
+        [banner] = [line for line in started.stderr.splitlines() if "in each of 2 processes" in line]
+        assert banner.startswith("worker-1 │ ")
 
 
 def test_processes_end_when_their_parent_is_killed(settings: Settings) -> None:
@@ -203,7 +215,8 @@ def test_processes_end_when_their_parent_is_killed(settings: Settings) -> None:
 def test_processes_that_can_never_start_are_not_started_again(settings: Settings) -> None:
     ran = run("worker", "-A", "nosuch", "--processes", "2", env=environment(settings))
     assert ran.returncode == 2
-    assert "starting it again" not in ran.stderr
+    assert "starting it again" not in ran.stdout
+    assert " is given up: exit code 2 (there is no module 'nosuch'" in ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -283,6 +296,101 @@ def test_the_banner_notes_tasks_of_queues_that_are_not_served(settings: Settings
     with program("worker", "-A", str(tmp_path / "shop.py"), "-Q", "*", env=environment(settings)) as started:
         started.wait_for(lambda: "takes tasks" in started.stdout)
         assert "note:" not in started.stderr
+
+
+APART = """
+import logging, os, time
+from aaiclick_queue import task
+
+@task(isolation="process")
+def talk() -> int:
+    print("printed by a task")
+    os.system("echo said by a program")
+    logging.getLogger("shop").info("logged by a task", extra={"order": 7})
+    return os.getpid()
+
+@task(isolation="process")
+def nap(seconds: float) -> None:
+    time.sleep(seconds)
+"""
+
+
+def _grandchildren(pid: int) -> list[int]:
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.Error):
+            if "aaiclick_queue.child" in child.cmdline():
+                found.append(child.pid)
+    return found
+
+
+@pytest.mark.parametrize("log_format", ["pretty", "json"])
+def test_what_a_task_in_a_child_says_comes_out_as_if_the_worker_had_run_it(
+    settings: Settings, tmp_path: Path, invoke: Invoke, log_format: str
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--children", "1", "--log-format", log_format)
+    with program(*given, env=environment(settings)) as started:
+        ran = invoke("task", "enqueue", "apart.talk", "--wait")
+        assert int(ran.stdout) in _grandchildren(started.process.pid)
+        started.wait_for(lambda: "succeeded" in started.stdout or "←" in started.stdout)
+        if log_format == "json":
+            [said] = events(started, "logged by a task")
+            assert said | {"logger": "shop", "order": 7, "level": "info", "entrypoint": "apart.talk"} == said
+            assert started.stderr == "printed by a task\nsaid by a program\n"
+        else:
+            assert "1 children" in started.stderr
+            assert "printed by a task\nsaid by a program\n" in started.stdout
+            assert re.search(r"\d\d:\d\d:\d\d · shop …\d{8}  logged by a task\n", started.stdout)
+
+
+def test_processes_pass_on_how_many_children_they_have_and_take_them_along(
+    settings: Settings, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--processes", "2", "--children", "1")
+    more = ("--max-tasks-per-child", "7", "--max-memory-per-child", "500")
+    with program(*given, *more, env=environment(settings)) as started:
+        started.wait_for(lambda: len(_grandchildren(started.process.pid)) == 2)
+        for worker_pid in started.children():
+            words = psutil.Process(worker_pid).cmdline()
+            for option in ("--children 1", "--max-tasks-per-child 7", "--max-memory-per-child 500"):
+                assert option in " ".join(words)
+        started.wait_for(lambda: "in each of 2 processes" in started.stderr)
+        assert "1 children" in started.stderr
+        invoke("task", "enqueue", "apart.nap", "--kwargs", '{"seconds": 60}')
+        wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
+        children = _grandchildren(started.process.pid)
+        workers = started.children()
+        started.process.kill()
+        wait_for(lambda: not any(psutil.pid_exists(pid) for pid in [*children, *workers]))
+
+
+def test_a_worker_without_tasks_for_children_has_none(settings: Settings, invoke: Invoke) -> None:
+    with worker(settings, "--log-format", "pretty") as started:
+        enqueue(invoke, "add", "--kwargs", '{"a": 1, "b": 2}')
+        started.wait_for(lambda: "←" in started.stdout)
+        assert "children" not in started.stderr
+        assert _grandchildren(started.process.pid) == []
+
+
+def test_the_second_signal_hands_back_what_runs_in_children_and_ends_them(
+    settings: Settings, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "apart.py").write_text(APART)
+    given = ("worker", "-A", str(tmp_path / "apart.py"), "--children", "1")
+    with program(*given, env=environment(settings)) as started:
+        started.wait_for(lambda: _grandchildren(started.process.pid))
+        invoke("task", "enqueue", "apart.nap", "--kwargs", '{"seconds": 60}')
+        wait_for(lambda: json.loads(invoke("task", "list", "--status", "RUNNING", "--json").stdout))
+        [child] = _grandchildren(started.process.pid)
+        started.press_ctrl_c()
+        started.wait_for(lambda: "stopping: 1 to finish" in started.stdout)
+        started.press_ctrl_c()
+        assert started.ends() == 0
+        assert not psutil.pid_exists(child)
+    [waiting] = json.loads(invoke("task", "list", "--status", "QUEUED", "--json").stdout)
+    assert waiting["attempt"] == 0
 
 
 def test_redis_that_is_away_is_one_warning(settings: Settings, invoke: Invoke) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -392,6 +393,34 @@ async def test_a_cancelled_run_in_a_worker_frees_its_slot_once_its_code_has_ende
         await until(lambda: _status(second, "RUNNING"))
         await second.cancel()
         await until(lambda: _nobody_holds(db))
+
+
+async def test_a_thread_that_goes_on_after_its_timeout_keeps_its_slot(
+    quick: Settings, client: Client, db: Database
+) -> None:
+    let_go.clear()
+    await limits.limit_task(stubborn.entrypoint, max_running=1, client=client)
+    try:
+        async with running_worker(quick):
+            first = await stubborn.enqueue(client=client)
+            await until(lambda: _status(first, "FAILED"))
+            second = await stubborn.enqueue(client=client)
+            [slot] = await until(lambda: rows(db, "slots"))
+            assert (slot["task_id"], slot["stopping"]) == (first.id, 1)
+            assert await admit(db) == 0
+            let_go.set()
+            await until(lambda: _status(second, "COMPLETED"))
+            await until(lambda: _nobody_holds(db))
+    finally:
+        let_go.set()
+
+
+let_go = threading.Event()
+
+
+@task(timeout=0.2, max_attempts=1)
+def stubborn() -> None:
+    let_go.wait(30)
 
 
 async def _status(handle: Handle[Any], wanted: str) -> bool:

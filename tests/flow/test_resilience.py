@@ -168,7 +168,7 @@ async def test_a_process_of_its_own_leaves_signals_to_its_worker(quick: Settings
 
 def _alone() -> int | None:
     for child in psutil.Process().children():
-        if "aaiclick_queue.alone" in child.cmdline():
+        if "aaiclick_queue.child" in child.cmdline():
             return child.pid
     return None
 
@@ -187,15 +187,19 @@ async def test_a_task_that_enqueues_talks_to_the_queue_of_its_worker(
         assert await handle(child, client=client).result(30) == 6
 
 
-async def test_a_process_of_its_own_that_cannot_import_says_so(
+async def test_a_run_whose_child_cannot_import_is_left_to_others_with_the_reason(
     quick: Settings, client: Client, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fine.function, "__module__", "there.is.no.such.module")
     one = await fine.enqueue(client=client)
     await db.fetch("UPDATE aaiclick_queue.ready SET lost_count = 2")
     async with running_worker(quick):
-        with pytest.raises(TaskFailed, match="No module named 'there'"):
-            await one.result(30)
+        await until(lambda: count(db, "delayed"))
+    place = await row(db, "delayed", one.id)
+    assert (place["attempt"], place["lost_count"]) == (0, 2)
+    [attempt] = await rows(db, "attempts")
+    assert attempt["outcome"] == "UNKNOWN"
+    assert "No module named 'there'" in attempt["error"]
 
 
 def test_a_beat_waits_no_longer_than_the_lease_has_left(settings: Settings) -> None:

@@ -748,9 +748,7 @@ async def test_a_run_alone_whose_process_dies_is_a_lost_run(quick: Settings, cli
 
 async def test_a_run_that_is_stopped_before_its_first_step_gives_its_slot_back() -> None:
     ended: list[tuple[Run, Outcome | None]] = []
-    slots = Slots(
-        size=1, threads=1, thread_share=0, prefetch=False, ended=lambda run, outcome: ended.append((run, outcome))
-    )
+    slots = Slots(size=1, threads=1, prefetch=False, ended=lambda run, outcome: ended.append((run, outcome)))
     claimed = Claimed(1, 1, 1, 0, 0, "default", "tests.worker.say", "{}", None, None, None, None, 0, 0.0, False)
     run = Run(claimed, say, Settings.load({}), 1)
     slots.serve(object())  # type: ignore[arg-type]  # nothing is asked of it
@@ -760,7 +758,7 @@ async def test_a_run_that_is_stopped_before_its_first_step_gives_its_slot_back()
     assert ended == [(run, RELEASED)]
     assert slots.room() == 1
     assert scene.said == []
-    slots.close()
+    await slots.close()
 
 
 async def test_tasks_of_many_kinds_at_once_all_come_to_an_end(quick: Settings, client: Client, db: Database) -> None:

@@ -7,16 +7,17 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from aaiclick_queue import Client, Settings, TaskFailed, current, middleware, task, use
+from aaiclick_queue import Client, Settings, TaskFailed, connect, current, middleware, task, use
 from aaiclick_queue.integrations.otel import Tracing
 from aaiclick_queue.middleware import Running
 from aaiclick_queue.postgres import Database
@@ -120,6 +121,39 @@ async def test_an_enqueue_its_run_and_its_child_are_one_trace(quick: Settings, c
     assert told == f'"1 {ids(child_process)[1]:016x}"'  # the current span in the thread of a `def` task
 
 
+APART = """
+from aaiclick_queue import current, task, use
+from aaiclick_queue.integrations.otel import Tracing
+
+use(Tracing())
+
+@task
+async def leaf() -> None:
+    pass
+
+@task
+async def spawns() -> int:
+    return (await current().enqueue(leaf)).id
+"""
+
+
+async def test_what_a_run_in_a_process_of_its_own_enqueues_is_of_the_same_trace(
+    quick: Settings, db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "otel_apart.py").write_text(APART)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import otel_apart  # type: ignore[import-not-found]
+
+    async with connect(settings=quick, middleware=[Tracing(made.provider)]) as client:
+        handle = await otel_apart.spawns.enqueue(client=client)
+        await db.fetch("UPDATE aaiclick_queue.ready SET lost_count = 2")
+        async with running_worker(quick):
+            leaf_id = await handle.result(timeout=30)
+    [enqueue] = made.named("enqueue default")
+    assert f'"traceparent": "00-{ids(enqueue)[0]:032x}-' in (await row(db, "tasks", leaf_id))["metadata"]
+    del sys.modules["otel_apart"]
+
+
 async def test_many_are_one_span(quick: Settings, client: Client, db: Database) -> None:
     use(Tracing(made.provider))
     written = await child.enqueue_many([{"n": n} for n in range(3)], client=client)
@@ -185,13 +219,35 @@ async def test_a_task_without_a_context_of_use_begins_a_trace(
     assert process.links == ()
 
 
+def test_a_provider_may_be_set_up_after_the_middleware() -> None:
+    code = """
+import asyncio
+from aaiclick_queue.integrations.otel import Tracing
+from aaiclick_queue.middleware import Enqueuing
+from aaiclick_queue.around import enqueue_through
+from aaiclick_queue.flow.enqueue import NewTask, Spec
+tracing = Tracing()
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider())
+async def write(spec, tasks):
+    print(tasks[0].metadata)
+    return [1]
+asyncio.run(enqueue_through([tracing], Enqueuing(Spec("e", "q"), [NewTask("{}")]), write))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert '"traceparent":"00-' in ran.stdout
+
+
 async def test_with_tracing_off_no_tracer_is_called(
     quick: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
     for name in ("get_tracer", "get_current_span", "get_tracer_provider"):
         monkeypatch.setattr(trace, name, lambda *a, **k: calls.append((a, k)))
-    monkeypatch.setattr(Tracing, "_tracer", calls.append)
+    for kind in (trace.ProxyTracer, trace.NoOpTracer, Tracer):
+        for name in ("start_span", "start_as_current_span"):
+            monkeypatch.setattr(kind, name, lambda *a, **k: calls.append((a, k)))
     assert middleware.installed == []
     async with running_worker(quick):
         await client.write(*spec_and_tasks())

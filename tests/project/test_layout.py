@@ -1,13 +1,10 @@
-"""The shape of the repository: its top level, its lock file, its compose file."""
+"""The shape of the repository: its top level and its lock file."""
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from pathlib import Path
 
-import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -23,7 +20,6 @@ FILES = {
     "requirements.lock",
 }
 MADE = {"dist", "uv.lock"}  # by tools, ignored by git
-COMPOSE = PROJECT / "docker-compose.yml"
 
 
 def test_the_top_level_holds_what_is_agreed_and_nothing_else() -> None:
@@ -49,21 +45,3 @@ def test_the_lock_pins_all_that_is_asked_for_and_names_no_address() -> None:
     ]
     unmet = [str(wish) for wish in asked if not wish.specifier.contains(locked.get(canonicalize_name(wish.name), "0"))]
     assert unmet == [], "run: make lock"
-
-
-def test_the_compose_file_offers_postgres_and_redis_on_this_machine_alone() -> None:
-    compose = yaml.safe_load(COMPOSE.read_text())
-    assert {name: service["image"] for name, service in compose["services"].items()} == {
-        "postgres": "postgres:17",
-        "redis": "redis:7",
-    }
-    for service in compose["services"].values():
-        assert service["healthcheck"]["test"]
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-        assert all(volume.split(":")[0] in compose["volumes"] for volume in service["volumes"])
-
-
-@pytest.mark.needs_tool("docker-compose")
-def test_docker_compose_takes_the_compose_file() -> None:
-    ran = subprocess.run(["docker-compose", "-f", COMPOSE, "config", "--quiet"], capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr

@@ -27,14 +27,15 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from aaiclick_queue import Plan, Settings, Worker
 from aaiclick_queue.settings import PREFIX
+from tests.project.commands import PROGRAM, found
+from tests.project.deployables import COMPOSE, FILES
 
 PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
-OPERATORS = [*PAGES, *sorted((PROJECT / "workers").iterdir())]
-PROGRAM = "aaiclick-queue"
+OPERATORS = [*PAGES, COMPOSE, *FILES]
 MODULE = "shop"  # the pages' tasks are called shop.…
-OF_OTHERS = {"NO_COLOR", "XDG_RUNTIME_DIR"}
+OF_OTHERS = {"CLICKHOUSE_PASSWORD", "KEDA_POSTGRES_URL", "NO_COLOR", "POSTGRES_PASSWORD", "XDG_RUNTIME_DIR"}
 
 
 def shown(path: Path) -> str:
@@ -63,7 +64,7 @@ def test_the_python_of_a_page_runs(page: Path, postgres_url: str) -> None:
     ran = subprocess.run(
         [sys.executable, __file__, page],
         cwd=PROJECT,
-        env=os.environ | {PREFIX + "POSTGRES_URL": postgres_url},
+        env=os.environ | {PREFIX + "POSTGRES_URL": postgres_url, "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -93,17 +94,12 @@ def test_every_command_that_a_page_shows_exists(page: Path) -> None:
     from aaiclick_queue.cli import main
 
     for call in commands(page):
-        command: click.Command = main
-        words = list(call)
-        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
-            found = command.get_command(click.Context(command), words[0])
-            assert found is not None, f"{PROGRAM} {shlex.join(call)}: there is no {words[0]!r}"
-            command, words = found, words[1:]
+        command, names, words = found(call)
         options = {name for parameter in command.params for name in parameter.opts} | {"--help", "-h"}
         given = {word.split("=")[0] for word in words if re.match(r"--?[a-zA-Z]", word)}
         assert given <= options, f"{PROGRAM} {shlex.join(call)}: {given - options}"
         with pytest.raises(SystemExit) as ended:
-            main.main([*call[: len(call) - len(words)], "--help"])
+            main.main([*names, "--help"])
         assert ended.value.code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +15,7 @@ import pytest
 import aaiclick_queue
 from aaiclick_queue import migrate
 from aaiclick_queue.settings import PREFIX
+from tests.servers import Databases
 
 PROJECT = Path(__file__).parents[2]
 
@@ -55,6 +57,19 @@ def test_the_wheel_carries_the_package_its_types_and_its_migrations_and_nothing_
     assert {"aaiclick_queue/py.typed", "aaiclick_queue/migrations/env.py"} <= set(names)
     assert any(name.startswith("aaiclick_queue/migrations/versions/0001") for name in names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+def test_the_installed_plugin_is_found_by_pytest_and_tests_the_example(
+    installed: Path, tmp_path: Path, databases: Databases
+) -> None:
+    shop = tmp_path / "shop"
+    shutil.copytree(PROJECT / "examples" / "shop", shop, ignore=shutil.ignore_patterns("__pycache__"))
+    told = run(
+        *(installed / "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:anyio"),
+        cwd=shop,
+        **{PREFIX + "POSTGRES_URL": databases.url("postgres")},
+    )
+    assert "10 passed" in told
 
 
 def test_the_installed_program_tells_its_version(installed: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pydantic
 import pytest
 
 from aaiclick_queue.errors import SettingsError
-from aaiclick_queue.settings import Settings, masked
+from aaiclick_queue.settings import SYSTEM_HOME, Settings, masked
 
 
 def test_without_anything_set_the_defaults_hold() -> None:
@@ -31,6 +32,13 @@ def test_variables_are_read_by_their_type_and_arguments_stand_over_them() -> Non
     settings = Settings.load(environ, lease_seconds=8, max_attempts=None)
     assert (settings.lease_seconds, settings.prefetch, settings.home) == (8, False, Path("/tmp/here"))
     assert (settings.redis_url, settings.max_attempts) == (None, 3)
+
+
+def test_an_account_without_a_home_needs_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert Settings.load({}).home == SYSTEM_HOME
 
 
 def test_the_process_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
