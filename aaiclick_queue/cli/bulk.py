@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .changing import change_tasks
+from .completing import queue_names
 from .finding import either, find_tasks, ids_given
 from .output import changer, sure, with_database
 from .program import NOTHING_MATCHED, echo
@@ -25,7 +26,7 @@ Examples:
   aaiclick-queue queue purge mail --dry-run
   aaiclick-queue queue purge mail --where 'entrypoint=send older_than=1d' --yes""",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=queue_names)
 @where_option
 @changer
 def purge(name: str, where: tuple[str, ...], dry_run: bool, yes: bool) -> int:
@@ -42,8 +43,8 @@ Examples:
   aaiclick-queue queue move mail --to slow-mail
   aaiclick-queue queue move mail --to bulk --where 'priority=-5'""",
 )
-@click.argument("name", metavar="FROM")
-@click.option("--to", required=True, help="The queue that they go to.")
+@click.argument("name", metavar="FROM", shell_complete=queue_names)
+@click.option("--to", required=True, shell_complete=queue_names, help="The queue that they go to.")
 @where_option
 @changer
 def queue_move(name: str, to: str, where: tuple[str, ...], dry_run: bool, yes: bool) -> int:
@@ -62,7 +63,7 @@ Examples:
   aaiclick-queue task move --to bulk --where 'entrypoint=send key=acme'""",
 )
 @ids_argument
-@click.option("--to", required=True, help="The queue that they go to.")
+@click.option("--to", required=True, shell_complete=queue_names, help="The queue that they go to.")
 @where_option
 @everything_option
 @changer

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from .changing import finish
+from .completing import queue_names
 from .output import Right, changer, json_option, reader, show, table, to_json, when, with_database
 from .program import NOTHING_MATCHED, USAGE, Nouns, echo, fail
 from .where import duration
@@ -60,7 +61,7 @@ Examples:
   aaiclick-queue queue limit mail --max-depth 50000        enqueue beyond that raises QueueFull
   aaiclick-queue queue limit mail --rate none""",
 )
-@click.argument("name")
+@click.argument("name", shell_complete=queue_names)
 @limits_options(per_key=True)
 @click.option("--fair/--no-fair", default=None, help="Equal turns for each concurrency_key.")
 @click.option("--max-depth", metavar="N|none", help="Tasks in line at most; enqueue raises QueueFull beyond.")
