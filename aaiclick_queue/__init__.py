@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .flow.ending import EndedTask
     from .handles import Handle, handle
     from .injection import Inject, injected
+    from .limits import limit_key, limit_queue, limit_task, list_limits, pause_task, resume_task
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
     from .resources import on_shutdown, on_startup, resource
     from .results import as_completed, gather
@@ -67,6 +68,7 @@ _HOMES = {
     ),
     "flow.ending": ("EndedTask",),
     "handles": ("Handle", "handle"),
+    "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "injection": ("Inject", "injected"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
     "resources": ("on_shutdown", "on_startup", "resource"),
@@ -109,9 +111,15 @@ __all__ = [
     "gather",
     "handle",
     "injected",
+    "limit_key",
+    "limit_queue",
+    "limit_task",
+    "list_limits",
     "on_shutdown",
     "on_startup",
+    "pause_task",
     "resource",
+    "resume_task",
     "task",
     "use",
 ]

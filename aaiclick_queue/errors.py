@@ -21,6 +21,7 @@ QueueError
 ├── StreamsDown              Redis did not take or give wake-ups (the flow goes on by polling)
 ├── LeaseLost                the run no longer owns its task; raised by current().transaction() only
 ├── UnknownTask              no task with that id
+├── UnknownOperation         no operation with that number
 ├── ResultError
 │   ├── TaskFailed           carries type, message, traceback, attempts
 │   ├── TaskCancelled        cancelled by hand, by raising Cancel, or expired
@@ -163,6 +164,10 @@ class LeaseLost(QueueError):
 
 class UnknownTask(QueueError, LookupError):
     """No task with that id."""
+
+
+class UnknownOperation(QueueError, LookupError):
+    """No operation with that number."""
 
 
 class WrongContext(QueueError, RuntimeError):

@@ -14,8 +14,9 @@ import msgspec
 from .client import Client, default_client
 from .errors import BadTask
 from .flow.kick import kick_claimers
-from .flow.limits import LimitView, NewLimit, Scope, drop_limit, set_limit, set_max_depth
+from .flow.limits import Kind, LimitView, NewLimit, Scope, change_limits, drop_limit, set_max_depth
 from .flow.limits import list_limits as read_limits
+from .flow.reaper import ensure_partitions
 from .postgres import Database
 from .retry import seconds
 
@@ -73,14 +74,14 @@ async def limit_queue(  # noqa: PLR0913 - one parameter a limit
 
     `per_key` limits count each `concurrency_key` for itself; `fair` gives keys equal turns.
     """
-    wanted = _wanted("queue", queue, max_running, rate, per_key=per_key, per_key_rate=per_key_rate)
-    if fair is not UNCHANGED:
-        wanted[NewLimit("queue", queue, "fair")] = NewLimit("queue", queue, "fair", FAIR_WINDOW) if fair else None
-    depth = max_depth if max_depth in (None, UNCHANGED) else _count("max_depth", max_depth)
+    wanted = changes(
+        "queue", queue, max_running=max_running, rate=rate, per_key=per_key, per_key_rate=per_key_rate, fair=fair
+    )
+    depth = checked_depth(max_depth)
     db = await _database(client)
     if depth is not UNCHANGED:
         await set_max_depth(db, queue, depth, by=by or whoami())
-    return await _apply(db, wanted, by)
+    return await apply(db, wanted, by)
 
 
 async def limit_task(  # noqa: PLR0913 - one parameter a limit
@@ -94,8 +95,8 @@ async def limit_task(  # noqa: PLR0913 - one parameter a limit
     by: str | None = None,
 ) -> list[int]:
     """Limit a task wherever it is queued; None takes a limit away, what is left out stays."""
-    wanted = _wanted("task", entrypoint, max_running, rate, per_key=per_key, per_key_rate=per_key_rate)
-    return await _apply(await _database(client), wanted, by)
+    wanted = changes("task", entrypoint, max_running=max_running, rate=rate, per_key=per_key, per_key_rate=per_key_rate)
+    return await apply(await _database(client), wanted, by)
 
 
 async def limit_key(
@@ -107,7 +108,7 @@ async def limit_key(
     by: str | None = None,
 ) -> list[int]:
     """Limit one concurrency key over all queues; None takes a limit away, what is left out stays."""
-    return await _apply(await _database(client), _wanted("key", key, max_running, rate), by)
+    return await apply(await _database(client), changes("key", key, max_running=max_running, rate=rate), by)
 
 
 async def pause_task(
@@ -119,9 +120,7 @@ async def pause_task(
     by: str | None = None,
 ) -> list[int]:
     """Let no run of this task start, for so long or until `resume_task`; what runs goes on."""
-    length = None if lasts is None else seconds("lasts", lasts, least=0.1)
-    pause = NewLimit("task", _name("entrypoint", entrypoint), "pause", lasts=length, reason=reason)
-    return await _apply(await _database(client), {pause: pause}, by)
+    return await apply(await _database(client), a_pause(entrypoint, lasts, reason), by)
 
 
 async def resume_task(entrypoint: str, *, client: Client | None = None, by: str | None = None) -> bool:
@@ -145,32 +144,52 @@ def whoami() -> str:
 
 
 Changes = dict[NewLimit, NewLimit | None]
+KINDS: dict[str, tuple[Kind, bool]] = {
+    "max_running": ("running", False),
+    "rate": ("rate", False),
+    "per_key": ("running", True),
+    "per_key_rate": ("rate", True),
+    "fair": ("fair", False),
+}
 
 
-def _wanted(  # noqa: PLR0913 - one parameter a limit
-    scope: Scope, name: str, max_running: Any, rate: Any, *, per_key: Any = UNCHANGED, per_key_rate: Any = UNCHANGED
-) -> Changes:
+def changes(scope: Scope, name: str, **given: Any) -> Changes:
+    """What is to become of the limits of that name, checked; what is UNCHANGED or not given stays."""
     _name(scope if scope != "task" else "entrypoint", name)
     wanted: Changes = {}
-    for what, value, each in (("max_running", max_running, False), ("per_key", per_key, True)):
-        if value is not UNCHANGED:
-            key = NewLimit(scope, name, "running", per_key=each)
-            wanted[key] = None if value is None else msgspec.structs.replace(key, n=_count(what, value))
-    for value, each in ((rate, False), (per_key_rate, True)):
-        if value is not UNCHANGED:
-            key = NewLimit(scope, name, "rate", per_key=each)
-            made = None if value is None else Rate.of(value)
-            wanted[key] = None if made is None else msgspec.structs.replace(key, n=made.n, seconds=made.seconds)
+    for word, value in given.items():
+        if value is UNCHANGED:
+            continue
+        kind, per_key = KINDS[word]
+        key = NewLimit(scope, name, kind, per_key=per_key)
+        if value is None or value is False:
+            wanted[key] = None
+        elif kind == "fair":
+            wanted[key] = msgspec.structs.replace(key, n=FAIR_WINDOW)
+        elif kind == "rate":
+            rate = Rate.of(value)
+            wanted[key] = msgspec.structs.replace(key, n=rate.n, seconds=rate.seconds)
+        else:
+            wanted[key] = msgspec.structs.replace(key, n=_count(word, value))
     return wanted
 
 
-async def _apply(db: Database, wanted: Mapping[NewLimit, NewLimit | None], by: str | None) -> list[int]:
-    operations: list[int] = []
-    for key, limit in wanted.items():
-        if limit is None:
-            await drop_limit(db, key, by=by or whoami())
-        elif (operation := await set_limit(db, limit, by=by or whoami())) is not None:
-            operations.append(operation)
+def a_pause(entrypoint: str, lasts: float | timedelta | None, reason: str | None) -> Changes:
+    """A task that is to be paused, checked."""
+    length = None if lasts is None else seconds("lasts", lasts, least=0.1)
+    pause = NewLimit("task", _name("entrypoint", entrypoint), "pause", lasts=length, reason=reason)
+    return {pause: pause}
+
+
+def checked_depth(value: Any) -> Any:
+    """A max_depth, None for any, or UNCHANGED."""
+    return value if value is None or value is UNCHANGED else _count("max_depth", value)
+
+
+async def apply(db: Database, wanted: Mapping[NewLimit, NewLimit | None], by: str | None = None) -> list[int]:
+    """Make it so; gives the operations that apply new limits to the tasks in line."""
+    await ensure_partitions(db)
+    operations = await change_limits(db, wanted, by=by or whoami()) if wanted else []
     kick_claimers()
     return operations
 

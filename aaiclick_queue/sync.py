@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypeVar, Unpack, overload
 
+from . import limits as limits_of
+from . import operations
 from .client import default_client
+from .filters import Where
+from .flow.limits import LimitView
 from .handles import Handle
+from .operations import Progress
 from .portal import run_blocking, submit
 from .results import as_completed as as_completed_async
 from .results import gather as gather_async
@@ -70,6 +76,80 @@ def as_completed(handles: Iterable[Handle[R]], timeout: float | None = None) -> 
 def cancel(*task_ids: int) -> set[int]:
     """End tasks as CANCELLED wherever they are; returns those that were not final before."""
     return submit(_cancel(task_ids))
+
+
+def limit_queue(queue: str, **limits: Any) -> list[int]:
+    """Limit a queue: `max_running`, `rate`, `per_key`, `per_key_rate`, `fair`, `max_depth`; None takes one away."""
+    return submit(limits_of.limit_queue(queue, **limits))
+
+
+def limit_task(entrypoint: str, **limits: Any) -> list[int]:
+    """Limit a task wherever it is queued: `max_running`, `rate`, `per_key`, `per_key_rate`."""
+    return submit(limits_of.limit_task(entrypoint, **limits))
+
+
+def limit_key(key: str, **limits: Any) -> list[int]:
+    """Limit one concurrency key over all queues: `max_running`, `rate`."""
+    return submit(limits_of.limit_key(key, **limits))
+
+
+def pause_task(entrypoint: str, *, lasts: float | timedelta | None = None, reason: str | None = None) -> list[int]:
+    """Let no run of this task start, for so long or until `resume_task`; what runs goes on."""
+    return submit(limits_of.pause_task(entrypoint, lasts=lasts, reason=reason))
+
+
+def resume_task(entrypoint: str) -> bool:
+    """Let the task run again; False when it was not paused."""
+    return submit(limits_of.resume_task(entrypoint))
+
+
+def list_limits() -> list[LimitView]:
+    """Every limit there is, with what is taken of it."""
+    return submit(limits_of.list_limits())
+
+
+def purge(queue: str, /, *, progress: Progress | None = None, **where: Unpack[Where]) -> int:
+    """End as CANCELLED whatever waits in a queue, narrowed by filter words; returns how many."""
+    return _work(operations.purge(queue, progress=progress, **where), "purge")
+
+
+def move(*, to: str, everything: bool = False, progress: Progress | None = None, **where: Unpack[Where]) -> int:
+    """Put waiting tasks into another queue; returns how many."""
+    return _work(operations.move(to=to, everything=everything, progress=progress, **where), "move")
+
+
+def set_priority(
+    new: int, /, *, everything: bool = False, progress: Progress | None = None, **where: Unpack[Where]
+) -> int:
+    """Give waiting tasks another priority; returns how many had a different one."""
+    return _work(operations.set_priority(new, everything=everything, progress=progress, **where), "set_priority")
+
+
+def cancel_where(
+    *, running: bool = False, everything: bool = False, progress: Progress | None = None, **where: Unpack[Where]
+) -> int:
+    """End waiting tasks as CANCELLED, and running ones if asked to; returns how many."""
+    work = operations.cancel_where(running=running, everything=everything, progress=progress, **where)
+    return _work(work, "cancel_where")
+
+
+def retry_where(*, everything: bool = False, progress: Progress | None = None, **where: Unpack[Where]) -> int:
+    """Run tasks that FAILED before now again, or with `status="CANCELLED"` those; returns how many."""
+    return _work(operations.retry_where(everything=everything, progress=progress, **where), "retry_where")
+
+
+def retry(*task_ids: int) -> set[int]:
+    """Run ended tasks again from their first attempt; returns those that had FAILED or were CANCELLED."""
+    return submit(operations.retry(task_ids))
+
+
+def unblock(*task_ids: int) -> set[int]:
+    """Let what waits behind these failed tasks in strict order go on; returns those that something waited for."""
+    return submit(operations.unblock(task_ids))
+
+
+def _work(work: Coroutine[Any, Any, int], name: str) -> int:
+    return run_blocking(work, instead=f"await operations.{name}(…)")
 
 
 async def _cancel(task_ids: tuple[int, ...]) -> set[int]:

@@ -307,7 +307,8 @@ async def enqueue(
     named: Task[..., Any] = Task(_by_name, entrypoint, _for_one_enqueue(options), None)
     task, key = named._new_task(encode_json(dict(kwargs or {})), client.settings)  # noqa: SLF001 - the same module
     spec = msgspec.structs.replace(named._spec(client.settings), max_attempts=named.defaults.max_attempts)  # noqa: SLF001
-    [task_id] = await client.write(spec, [task], key=key, connection=connection)
+    wait = named._waits(connection)  # noqa: SLF001
+    [task_id] = await client.write(spec, [task], key=key, connection=connection, wait=wait)
     return Handle(task_id, client=client, in_callers_transaction=connection is not None)
 
 

@@ -131,7 +131,7 @@ SELECT t.id::text AS id, {_STATUS} AS status, t.name, t.entrypoint, t.queue, t.p
        coalesce(t.worker_id, l.worker_id)::text AS worker_id,
        coalesce(r.ready_at, l.ready_at) AS ready_at, l.claimed_at, l.deadline_at, d.not_before, h.held_at,
        coalesce(d.reason, {_WHY_HELD}) AS reason,
-       EXISTS (SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.stopping <> 0) AS stopping,
+       EXISTS (SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.stopping > 0) AS stopping,
        (SELECT k.key FROM aaiclick_queue.dedupe k WHERE k.task_id = t.id LIMIT 1) AS dedupe_key,
        (SELECT p.data FROM aaiclick_queue.progress p WHERE p.task_id = t.id) AS progress,
        (SELECT c.data FROM aaiclick_queue.checkpoints c WHERE c.task_id = t.id) AS checkpoint,

@@ -101,7 +101,8 @@ async def end(db: Database, run: Claimed, outcome: Outcome, *, worker_id: int | 
     """Record what the run came to, as its worker unless another is named; says whether it landed."""
     now = time.monotonic()
     owner = worker_id if worker_id is not None else await holder_of(db, run.task_id)
-    landed = await complete(db, [Ended(run.task_id, run.run_epoch, outcome, now, now)], worker_id=owner or 0)
+    ended = Ended(run.task_id, run.run_epoch, outcome, now, now, flags=run.flags)
+    landed = await complete(db, [ended], worker_id=owner or 0)
     return run.task_id in landed
 
 

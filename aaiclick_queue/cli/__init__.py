@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .bulk import priority, purge, queue_move, retry, task_move, unblock
 from .fleet import fleet
+from .limiting import key, limit, limits, pause, resume, task_limit
+from .operating import operation
 from .program import Program, verbose_option
 from .pruning import prune
 from .queues import queue
@@ -41,5 +44,11 @@ def main() -> None:
     """A distributed task queue: Postgres is the truth, Redis only wakes workers up."""
 
 
-for command in (demo, migrate, worker, fleet, background, top, queue, task, workers, prune, doctor, config, completion):
+for command in (purge, queue_move, limit, limits):
+    queue.add_command(command)
+for command in (retry, task_move, priority, unblock, task_limit, pause, resume):
+    task.add_command(command)
+for command in (demo, migrate, worker, fleet, background, top, queue, task, key, operation, workers, prune):
+    main.add_command(command)
+for command in (doctor, config, completion):
     main.add_command(command)

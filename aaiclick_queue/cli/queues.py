@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Nouns)
 def queue() -> None:
-    """Queues: how much waits, who serves them, pausing."""
+    """Queues: how much waits, who serves them, pausing, limits, moving and purging."""
 
 
 @queue.command(
@@ -55,6 +53,7 @@ def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # n
     async def work(db: Database) -> str:
         from ..flow.pause import pause_queue
         from ..flow.reaper import ensure_partitions
+        from ..limits import whoami
 
         [*before] = await _this_queue(db, name)
         if not before:
@@ -62,7 +61,7 @@ def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # n
         if dry_run:
             return f"would pause {name}: {_waiting(before)}"
         await ensure_partitions(db)
-        if not await pause_queue(db, name, by=_me(), reason=reason):
+        if not await pause_queue(db, name, by=whoami(), reason=reason):
             return f"{name} was paused already"
         return f"paused {name}: {_waiting(before)}"
 
@@ -82,6 +81,7 @@ def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 -
     async def work(db: Database) -> tuple[str, int]:
         from ..flow.pause import resume_queue
         from ..flow.reaper import ensure_partitions
+        from ..limits import whoami
 
         before = await _this_queue(db, name)
         if not any(view.paused_at for view in before):
@@ -89,7 +89,7 @@ def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 -
         if dry_run:
             return f"would resume {name}: {_waiting(before)}", 0
         await ensure_partitions(db)
-        await resume_queue(db, name, by=_me())
+        await resume_queue(db, name, by=whoami())
         return f"resumed {name}: {_waiting(before)}", 0
 
     said, code = with_database(work)
@@ -105,14 +105,6 @@ async def _this_queue(db: Database, name: str) -> Sequence[QueueView]:
 
 def _waiting(views: Sequence[QueueView]) -> str:
     return f"{_many(views[0].ready, more=views[0].ready_is_more) if views else 0} ready"
-
-
-def _me() -> str:
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user without a name
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _table(views: Sequence[QueueView]) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .changing import change_tasks
 from .completing import queue_names
 from .details import draw_task
+from .finding import either, find_tasks, ids_given
 from .output import Right, changer, json_option, reader, run, show, sure, table, terminal_width, when, with_database
-from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, Nouns, echo, fail
+from .program import NOTHING_MATCHED, USAGE, Nouns, echo, fail
+from .where import everything_option, parse_where, where_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +26,7 @@ WIDE = 110  # a terminal with fewer columns shows fewer of ours
 
 @click.group(cls=Nouns)
 def task() -> None:
-    """Tasks: find them, look into one, enqueue, cancel."""
+    """Tasks: find them, look into one, enqueue, cancel, retry, move, limit."""
 
 
 @task.command(
@@ -84,7 +86,7 @@ def get(task_id: str, as_json: bool, watch: float | None) -> None:
     from ..views import get_task
 
     async def read(db: Database) -> Any:
-        [found] = await _find(db, [task_id])
+        [found] = await find_tasks(db, [task_id])
         return await get_task(db, found)
 
     show(read, draw_task, as_json=as_json, watch=watch)
@@ -136,22 +138,29 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     epilog="""\b
 Examples:
   aaiclick-queue task cancel 7123456789012345678 --yes
+  aaiclick-queue task cancel --where 'queue=mail entrypoint=send status=QUEUED'
   aaiclick-queue task list --status QUEUED --json | jq -r '.[].id' | aaiclick-queue task cancel - --yes""",
 )
-@click.argument("task_ids", metavar="ID...", nargs=-1, required=True)
+@click.argument("task_ids", metavar="[ID]...", nargs=-1)
+@where_option
+@everything_option
+@click.option("--running", is_flag=True, help="With a filter: also tasks that run; their workers stop them.")
 @changer
-def cancel(task_ids: tuple[str, ...], dry_run: bool, yes: bool) -> int:
+def cancel(  # noqa: PLR0913 - one parameter an option
+    *, task_ids: tuple[str, ...], where: tuple[str, ...], everything: bool, running: bool, dry_run: bool, yes: bool
+) -> int:
     """End tasks as CANCELLED, wherever they are; one that runs is stopped by its worker.
 
-    `-` reads ids from stdin, one a line.
+    `-` reads ids from stdin, one a line. With a filter, tasks that run are left alone unless --running says otherwise.
     """
-    if "-" in task_ids:
-        if not yes and not dry_run:
-            fail("ids come from stdin, so nobody can be asked", "add --yes", code=USAGE)
-        task_ids = (*(one for one in task_ids if one != "-"), *sys.stdin.read().split())
-        if not task_ids:
-            fail("stdin named no id", code=NOTHING_MATCHED)
-    return with_database(lambda db: _cancel(db, task_ids, dry_run=dry_run, yes=yes))
+    either(task_ids, where, everything=everything)
+    if not task_ids:
+        from ..operations import cancelling
+
+        change = cancelling(parse_where(where), running=running, everything=everything)
+        return change_tasks(change, ("cancel", "cancelled"), dry_run=dry_run, yes=yes)
+    given = ids_given(task_ids, asks=not (yes or dry_run))
+    return with_database(lambda db: _cancel(db, given, dry_run=dry_run, yes=yes))
 
 
 async def _cancel(db: Database, texts: Sequence[str], *, dry_run: bool, yes: bool) -> int:
@@ -160,7 +169,7 @@ async def _cancel(db: Database, texts: Sequence[str], *, dry_run: bool, yes: boo
     from ..status import Status
     from ..views import get_task
 
-    ids = await _find(db, texts)
+    ids = await find_tasks(db, texts)
     tasks = [found for one in ids if (found := await get_task(db, one))]
     waiting = [one for one in tasks if one.status is None or not Status(one.status).is_final]
     for one in tasks:
@@ -179,29 +188,6 @@ async def _cancel(db: Database, texts: Sequence[str], *, dry_run: bool, yes: boo
     for one in waiting:
         echo(f"cancelled {one.id}" if int(one.id) in cancelled else f"{one.id} ended meanwhile")
     return 0 if cancelled else NOTHING_MATCHED
-
-
-async def _find(db: Database, texts: Sequence[str]) -> list[int]:
-    """The ids that these texts stand for; ends the command when one of them stands for none or for several."""
-    from ..views import find_task_ids
-
-    ids: list[int] = []
-    for text in texts:
-        digits = text.removeprefix("…")
-        if not (digits.isascii() and digits.isdigit()):
-            fail(
-                f"{text!r} is no task id",
-                "give its digits, or the last six or more; `task list` shows them",
-                code=USAGE,
-            )
-        found = await find_task_ids(db, digits)
-        if not found:
-            hint = "" if len(digits) > 18 else ", and among the newest 100,000 none ends so (six digits at least)"
-            fail(f"there is no task {text}{hint}", "aaiclick-queue task list", code=NOT_FOUND)
-        if len(found) > 1:
-            fail(f"several tasks end in {digits}: {found[0]}, {found[1]} …", "give more digits", code=USAGE)
-        ids += found
-    return list(dict.fromkeys(ids))
 
 
 def _arguments(text: str) -> dict[str, Any]:
@@ -240,6 +226,8 @@ def _row(one: TaskRow) -> list[object]:
         what = f"{one.error_type}: {one.error_message or ''}"
     elif one.not_before:
         what = f"{one.reason}, due {when(one.not_before)}"
+    elif one.reason:
+        what = f"waits: {one.reason}"
     attempt = f"{one.attempt}/{one.max_attempts}" if one.max_attempts else str(one.attempt)
     name = one.name or one.entrypoint
     return [one.id, one.status or "?", name, one.queue, Right(attempt), when(one.created_at), Right(took), what]

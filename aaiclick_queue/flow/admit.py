@@ -35,7 +35,7 @@ WITH claimed AS (
         AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id) FOR UPDATE SKIP LOCKED))
 )
 DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
-    SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.stopping <> 0 AND NOT EXISTS (
+    SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.stopping > 0 AND NOT EXISTS (
         SELECT FROM aaiclick_queue.workers w WHERE w.id = s.worker_id AND w.status IN ('ACTIVE', 'STOPPING'))
     FOR UPDATE SKIP LOCKED))
 """

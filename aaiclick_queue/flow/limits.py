@@ -5,6 +5,7 @@ A new limit applies to what is in line and to what runs already: an operation ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -46,7 +47,13 @@ INSERT INTO aaiclick_queue.queues (name, paused_at, paused_by, reason)
 SELECT $1::text, now(), format('operation %s', $2::bigint), 'a new limit is being applied to the tasks in line'
 WHERE EXISTS (SELECT FROM aaiclick_queue.ready WHERE queue = $1::text)
 ON CONFLICT (name) DO UPDATE
-SET paused_at = now(), paused_by = excluded.paused_by, reason = excluded.reason WHERE queues.paused_at IS NULL
+SET paused_at = now(), paused_by = excluded.paused_by, reason = excluded.reason
+WHERE queues.paused_at IS NULL OR queues.paused_by LIKE 'operation %'
+"""
+# A pause that is over and that nobody has swept away yet must not pass for the new one.
+DROP_LAPSED = """
+DELETE FROM aaiclick_queue.limits
+WHERE scope = $1::text AND name = $2::text AND kind = $3::text AND per_key = $4::boolean AND until <= now()
 """
 SET_MAX_DEPTH = """
 INSERT INTO aaiclick_queue.queues (name, max_depth) VALUES ($1::text, $2::int)
@@ -56,10 +63,15 @@ LIMITS = """
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.until, m.made_by, m.reason, m.created_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id
                               AND (s.ends_at IS NULL OR s.ends_at > now()) LIMIT 10001) AS taken) AS used,
-       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND s.stopping <> 0
+       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND s.stopping > 0
                               LIMIT 10001) AS taken) AS stopping
 FROM aaiclick_queue.limits m WHERE m.until IS NULL OR m.until > now()
-ORDER BY m.scope, m.name, m.kind, m.per_key LIMIT $1
+UNION ALL
+SELECT 0, 'queue', q.name, 'depth', false, q.max_depth, NULL, NULL, NULL, NULL, q.depth_at,
+       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = q.name LIMIT 10001) AS line)
+       + (SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = q.name LIMIT 10001) AS line), 0
+FROM aaiclick_queue.queues q WHERE q.max_depth IS NOT NULL
+ORDER BY 2, 3, 4, 5 LIMIT $1
 """
 QUEUE_FULL = """
 WITH told AS (
@@ -87,7 +99,10 @@ class NewLimit(msgspec.Struct, frozen=True):
 
 
 class LimitView(msgspec.Struct, frozen=True):
-    """A limit and how much of it is taken; `stopping` of them by runs that were told to stop and have not yet."""
+    """A limit and how much of it is taken; `stopping` of them by runs that were told to stop and have not yet.
+
+    A queue's max_depth is one of kind "depth", without a number of its own.
+    """
 
     id: int
     scope: str
@@ -99,35 +114,55 @@ class LimitView(msgspec.Struct, frozen=True):
     until: datetime | None
     made_by: str | None
     reason: str | None
-    created_at: datetime
+    created_at: datetime | None
     used: int
     stopping: int
 
 
 async def set_limit(db: Database, limit: NewLimit, *, by: str) -> int | None:
     """Make or change a limit; for a new one the number of the operation that applies it to the tasks in line."""
-    async with db.transaction() as tx:
-        [row] = await tx.fetch(
-            SET_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key, limit.n, limit.seconds, limit.lasts, by,
-            limit.reason,
-        )  # fmt: skip
-        await _note(tx, "LIMIT_SET", limit, by)
-        if not row["is_new"]:
-            return None
-        where: dict[str, Any] = {limit.scope if limit.scope != "task" else "entrypoint": limit.name}
-        operation = await make_operation(tx, "limit", where, {"limit_id": row["id"]}, by=by)
-        if limit.scope == "queue":
-            await tx.fetch(CLOSE_QUEUE, limit.name, operation)
-        return operation
+    return next(iter(await change_limits(db, {limit: limit}, by=by)), None)
 
 
 async def drop_limit(db: Database, limit: NewLimit, *, by: str) -> bool:
     """Take a limit away; False when there was none. What it held gets in line with the next admission."""
     async with db.transaction() as tx:
-        if not await tx.fetch(DROP_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key):
-            return False
-        await _note(tx, "LIMIT_DROPPED", limit, by)
-        return True
+        return await _drop(tx, limit, by)
+
+
+async def change_limits(db: Database, wanted: Mapping[NewLimit, NewLimit | None], *, by: str) -> list[int]:
+    """Make, change and drop limits, all in one moment; gives the numbers of the operations that apply new ones."""
+    operations = []
+    async with db.transaction() as tx:
+        for key, limit in wanted.items():
+            if limit is None:
+                await _drop(tx, key, by)
+            elif (operation := await _set(tx, limit, by)) is not None:
+                operations.append(operation)
+    return operations
+
+
+async def _set(tx: Transaction, limit: NewLimit, by: str) -> int | None:
+    await tx.fetch(DROP_LAPSED, limit.scope, limit.name, limit.kind, limit.per_key)
+    [row] = await tx.fetch(
+        SET_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key, limit.n, limit.seconds, limit.lasts, by,
+        limit.reason,
+    )  # fmt: skip
+    await _note(tx, "LIMIT_SET", limit, by)
+    if not row["is_new"]:
+        return None
+    where: dict[str, Any] = {limit.scope if limit.scope != "task" else "entrypoint": limit.name}
+    operation = await make_operation(tx, "limit", where, {"limit_id": row["id"]}, by=by)
+    if limit.scope == "queue":
+        await tx.fetch(CLOSE_QUEUE, limit.name, operation)
+    return operation
+
+
+async def _drop(tx: Transaction, limit: NewLimit, by: str) -> bool:
+    if not await tx.fetch(DROP_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key):
+        return False
+    await _note(tx, "LIMIT_DROPPED", limit, by)
+    return True
 
 
 async def set_max_depth(db: Database, queue: str, max_depth: int | None, *, by: str) -> None:

@@ -14,14 +14,19 @@ import msgspec
 from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
-from .outbox import append_from
-from .place import enter_line
+from .move import MOVED, MOVED_LATER, delayed_again, in_line_again, not_yet
+from .retry import retry_ended
 from .settle import SETTLE
+from .wanted import places_of, wanted
 
+# Ids are made by clients, a little ahead of this clock where many are made at once: what is there belongs to it. A
+# limit applies to whatever got in line without it, by a transaction that could not see it.
 MAKE_OPERATION = """
 WITH made AS (
     INSERT INTO aaiclick_queue.operations (kind, filter, arguments, up_to, made_by, total)
-    VALUES ($1::text, $2::text::jsonb, $3::text::jsonb, aaiclick_queue.new_id(), $4::text, $5::bigint)
+    SELECT $1::text, $2::text::jsonb, $3::text::jsonb, CASE WHEN $1::text = 'limit' THEN 9223372036854775807
+               ELSE greatest(aaiclick_queue.new_id(), (SELECT max(id) FROM aaiclick_queue.tasks)) END,
+           $4::text, $5::bigint
     RETURNING id, kind, filter, arguments
 ), noted AS (
     INSERT INTO aaiclick_queue.events (type, data)
@@ -30,23 +35,34 @@ WITH made AS (
 )
 SELECT id FROM made
 """
+# The one that was longest without a page: one that waits for an old transaction must not keep the others. Limits of
+# one name come one by one: the last of them opens the queue that they have closed. A process that freezes inside its
+# page must not stop all others: Postgres ends its transaction.
 NEXT_OPERATION = """
-SELECT id, kind, filter, arguments, up_to, place, after FROM aaiclick_queue.operations
-WHERE status = 'OPEN' AND id = coalesce($1::bigint, id) ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED
+SELECT o.id, o.kind, o.filter, o.arguments, o.up_to, o.place, o.after, o.made_by, o.created_at,
+       set_config('idle_in_transaction_session_timeout', '5s', true)
+FROM aaiclick_queue.operations o
+WHERE o.status = 'OPEN' AND o.id = coalesce($1::bigint, o.id) AND NOT (o.kind = 'limit' AND EXISTS (
+    SELECT FROM aaiclick_queue.operations before WHERE before.status = 'OPEN' AND before.kind = 'limit'
+    AND before.id < o.id AND before.filter = o.filter))
+ORDER BY o.updated_at, o.id LIMIT 1 FOR UPDATE OF o SKIP LOCKED
 """
 KEEP_OPERATION = """
 UPDATE aaiclick_queue.operations SET place = $2::text, after = $3::text::jsonb, found = found OR $4::boolean,
        done = done + $5::bigint, updated_at = now() WHERE id = $1
 """
-# At the end of a pass: again if it has found anything. One for a new limit goes on until every transaction that could
-# not see the limit is over, and then opens the queue that it had closed.
+# One for a new limit goes on until a whole pass was made after every transaction that could not see the limit was
+# over: asked at the end of the pass instead, a row that was committed behind its last page would stay in line.
+SEEN_BY_ALL = """
+SELECT coalesce((SELECT (pg_snapshot_xmin(pg_current_snapshot())::text)::bigint > m.made_xid
+                 FROM aaiclick_queue.limits m WHERE m.id = $1::bigint), true) AS seen
+"""
+# At the end of a pass: again if it has found anything; else the queue that it had closed is opened.
 END_PASS = """
 WITH ended AS (
     UPDATE aaiclick_queue.operations o SET place = '', after = NULL, found = false, updated_at = now(),
-           status = CASE WHEN o.found OR NOT seen.by_all THEN 'OPEN' ELSE 'DONE' END,
-           finished_at = CASE WHEN o.found OR NOT seen.by_all THEN NULL ELSE now() END
-    FROM (SELECT coalesce((SELECT (pg_snapshot_xmin(pg_current_snapshot())::text)::bigint > m.made_xid
-                           FROM aaiclick_queue.limits m WHERE m.id = $2::bigint), true) AS by_all) AS seen
+           status = CASE WHEN o.found THEN 'OPEN' ELSE 'DONE' END,
+           finished_at = CASE WHEN o.found THEN NULL ELSE now() END
     WHERE o.id = $1 RETURNING o.status, o.id
 ), opened AS (
     UPDATE aaiclick_queue.queues q SET paused_at = NULL, paused_by = NULL, reason = NULL FROM ended
@@ -57,16 +73,8 @@ SELECT status, (SELECT count(*) FROM opened) AS opened FROM ended
 FAIL_OPERATION = """
 UPDATE aaiclick_queue.operations SET status = 'FAILED', error = $2::text, finished_at = now() WHERE id = $1
 """
-# $1 after which key, $2 how many, $3 filter, $4 no newer than; NULL in the filter is any.
-_WANTED = """t.id <= $4::bigint
-        AND ($3::jsonb->>'queue' IS NULL OR t.queue = $3::jsonb->>'queue')
-        AND ($3::jsonb->>'entrypoint' IS NULL OR t.entrypoint = $3::jsonb->>'entrypoint'
-             OR t.entrypoint LIKE '%.' || replace(replace($3::jsonb->>'entrypoint', '_', '\\_'), '%', '\\%'))
-        AND ($3::jsonb->>'key' IS NULL OR t.concurrency_key = $3::jsonb->>'key')
-        AND ($3::jsonb->>'correlation_id' IS NULL OR t.correlation_id = $3::jsonb->>'correlation_id')
-        AND ($3::jsonb->>'priority' IS NULL OR t.priority = ($3::jsonb->>'priority')::int)
-        AND ($3::jsonb->>'older_than' IS NULL
-             OR t.created_at < now() - make_interval(secs => ($3::jsonb->>'older_than')::float8))"""
+# $1 after which key, $2 how many, $3 filter, $4 no newer than.
+_WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
 _BY_TASK = {
     "page": "p.task_id > coalesce(($1::jsonb->>0)::bigint, 0)",
     "order": "p.task_id",
@@ -96,38 +104,7 @@ WITH page AS MATERIALIZED (
 SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
        (SELECT count(*) FROM taken) AS taken, (SELECT {key} FROM page ORDER BY {last} LIMIT 1) AS after
 """
-_MOVED = "task_id, run_epoch, attempt, lost_count, snoozes, flags"
-# Out of its place and in again, with another queue or priority where those are given.
-_AGAIN = """changed AS (
-    UPDATE aaiclick_queue.tasks t SET queue = coalesce($5::jsonb->>'queue', t.queue),
-        priority = coalesce(($5::jsonb->>'priority')::int, t.priority)
-    FROM taken WHERE t.id = taken.task_id AND $5::jsonb <> '{{}}'::jsonb
-), given_back AS (
-    DELETE FROM aaiclick_queue.slots s USING taken
-    WHERE taken.flags & 2 = 2 AND s.task_id = taken.task_id AND s.stopping = 0 AND s.limit_id <> 0
-), noted AS (
-    INSERT INTO aaiclick_queue.events (task_id, run_epoch, type, data)
-    SELECT task_id, run_epoch, 'TASK_MOVED', $5::jsonb FROM taken WHERE $5::jsonb <> '{{}}'::jsonb
-), again AS (
-    SELECT taken.task_id, t.id AS order_key, taken.run_epoch, taken.attempt, taken.lost_count, taken.snoozes,
-           taken.flags, coalesce($5::jsonb->>'queue', t.queue) AS queue,
-           -coalesce(($5::jsonb->>'priority')::int, t.priority) AS rank, t.entrypoint, t.concurrency_key,
-           t.order_by {more}
-    FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id
-), {enter}"""
-_IN_LINE_AGAIN = _AGAIN.format(more="", enter=enter_line("again") + ", told AS (" + append_from("entered") + ")")
-_DELAYED_AGAIN = _AGAIN.format(
-    more=", taken.not_before, taken.reason",
-    enter="""entered AS (
-    INSERT INTO aaiclick_queue.delayed (task_id, not_before, order_key, rank, run_epoch, attempt, lost_count, snoozes,
-                                        flags, queue, reason)
-    SELECT task_id, not_before, order_key, rank, run_epoch, attempt, lost_count, snoozes, flags, queue, reason
-    FROM again ON CONFLICT DO NOTHING
-)""",
-)
-_NOT_YET = (
-    " AND ($5::jsonb = '{}'::jsonb OR t.queue <> $5::jsonb->>'queue' OR t.priority <> ($5::jsonb->>'priority')::int)"
-)
+_NOT_YET = " AND " + not_yet("$5::jsonb")
 
 
 def _page(place: str, scan: dict[str, str], *, action: str, returning: str, wanted: str = "") -> str:
@@ -136,11 +113,9 @@ def _page(place: str, scan: dict[str, str], *, action: str, returning: str, want
 
 
 MOVE_PAGE = {
-    "held": _page("held", _BY_TASK, action=_IN_LINE_AGAIN, returning=_MOVED, wanted=_NOT_YET),
-    "delayed": _page(
-        "delayed", _BY_TASK, action=_DELAYED_AGAIN, returning=_MOVED + ", not_before, reason", wanted=_NOT_YET
-    ),
-    "ready": _page("ready", _BY_LINE, action=_IN_LINE_AGAIN, returning=_MOVED, wanted=_NOT_YET),
+    "held": _page("held", _BY_TASK, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
+    "delayed": _page("delayed", _BY_TASK, action=delayed_again("$5::jsonb"), returning=MOVED_LATER, wanted=_NOT_YET),
+    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
 }
 _CANCEL = """task_id, run_epoch, {worker_id} AS worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key,
               {started_at} AS started_at, 'CANCELLED' AS kind, $5::text AS error, NULL::float8 AS seconds,
@@ -166,14 +141,26 @@ LIMIT_PAGE = {
     "held": _page(
         "held",
         _BY_TASK,
-        action=_IN_LINE_AGAIN,
-        returning=_MOVED,
+        action=in_line_again("$5::jsonb"),
+        returning=MOVED,
         wanted=_BY_NEW_LIMIT + " AND EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id"
         " AND h.entrypoint = '') AND EXISTS (SELECT FROM aaiclick_queue.limits m WHERE m.scope = 'task'"
         " AND m.name = t.entrypoint)",
     ),
-    "ready": _page("ready", _BY_LINE, action=_IN_LINE_AGAIN, returning=_MOVED, wanted=_BY_NEW_LIMIT),
+    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_BY_NEW_LIMIT),
 }
+# Of what had ended when the operation was made ($6): whatever fails again is not tried again by it.
+RETRY_PAGE = f"""
+WITH page AS MATERIALIZED (
+    SELECT id AS task_id FROM aaiclick_queue.tasks
+    WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2
+), wanted AS MATERIALIZED (
+    SELECT t.id FROM page JOIN aaiclick_queue.tasks t ON t.id = page.task_id
+    WHERE t.status = coalesce($3::jsonb->>'status', 'FAILED') AND t.finished_at <= $6::timestamptz AND {_WANTED}
+), {retry_ended("SELECT id FROM wanted", by="$5::text")}
+SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
+       (SELECT count(*) FROM open) AS taken, (SELECT jsonb_build_array(max(task_id)) FROM page) AS after
+"""
 # What runs already when a limit is made counts against it.
 ADOPT_RUNS = """
 INSERT INTO aaiclick_queue.slots (task_id, limit_id, key, seconds, ends_at, adopted)
@@ -188,6 +175,7 @@ ON CONFLICT DO NOTHING
 """
 PURGED = Error("Purged", "purged from its queue by hand")
 AT_A_TIME = 1000
+LOOKED_AT = {"retry": 5}  # few of the tasks that are kept have failed
 AGAIN_SECONDS = 0.5
 
 
@@ -211,44 +199,55 @@ async def make_operation(  # noqa: PLR0913 - a row
 
 
 async def work_once(db: Database, operation_id: int | None = None, *, limit: int = AT_A_TIME) -> Worked | None:
-    """Work a page of the oldest open operation, or of the one given; None when there is none to be had."""
+    """Work a page of the open operation that waits longest, or of the one given; None when there is none to be had."""
     async with db.transaction() as tx:
         rows = await tx.fetch(NEXT_OPERATION, operation_id)
         if not rows:
             return None
-        operation = rows[0]
-        arguments = json.loads(operation["arguments"])
-        pages = _pages(operation["kind"], arguments)
+        operation, arguments = rows[0], json.loads(rows[0]["arguments"])
+        pages = _pages(operation["kind"], json.loads(operation["filter"]), arguments)
         if pages is None:
             await tx.fetch(FAIL_OPERATION, operation["id"], f"this version knows no operation {operation['kind']!r}")
             return Worked(operation["id"], "FAILED")
         place = operation["place"] or next(iter(pages))
-        if operation["kind"] == "limit" and not operation["place"]:
-            await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
+        begun = await _begin_pass(tx, operation, arguments)
+        limit *= LOOKED_AT.get(operation["kind"], 1)
         page = await _work_page(tx, operation, pages[place], limit)
         if page["seen"] < limit:
             places = [*pages, ""]
             place, after = places[places.index(place) + 1], None
         else:
             after = page["after"]
-        await tx.fetch(KEEP_OPERATION, operation["id"], place, after, page["wanted"] > 0, page["taken"])
+        again = page["wanted"] > 0 or not begun
+        await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, page["taken"])
         status, opened = "OPEN", 0
         if not place:
-            [end] = await tx.fetch(END_PASS, operation["id"], arguments.get("limit_id"))
+            [end] = await tx.fetch(END_PASS, operation["id"])
             status, opened = end["status"], end["opened"]
     pause = AGAIN_SECONDS if not place and status == "OPEN" and not page["taken"] else 0.0
     return Worked(operation["id"], status, page["taken"], bool(page["taken"] or opened), pause)
 
 
-def _pages(kind: str, arguments: dict[str, Any]) -> dict[str, str] | None:
+async def _begin_pass(tx: Transaction, operation: Any, arguments: dict[str, Any]) -> bool:
+    """Whether this pass may be the last one, as far as its beginning goes."""
+    if operation["kind"] != "limit" or operation["place"]:
+        return True
+    [row] = await tx.fetch(SEEN_BY_ALL, arguments["limit_id"])
+    await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
+    return bool(row["seen"])
+
+
+def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[str, str] | None:
     match kind:
         case "move":
-            return MOVE_PAGE
+            return {place: MOVE_PAGE[place] for place in places_of(where, running=False)}
         case "limit":
             return LIMIT_PAGE
         case "cancel":
             running = arguments.get("running", False)
-            return {place: sql for place, sql in CANCEL_PAGE.items() if running or place != "leases"}
+            return {place: CANCEL_PAGE[place] for place in places_of(where, running=running)}
+        case "retry":
+            return {"tasks": RETRY_PAGE}
         case _:
             return None
 
@@ -261,6 +260,8 @@ async def _work_page(tx: Transaction, operation: Any, sql: str, limit: int) -> A
             more = [Error(arguments.get("error", PURGED.type), arguments.get("message", PURGED.message)).text()]
         case "limit":
             more = ["{}", arguments["limit_id"]]
+        case "retry":
+            more = [operation["made_by"], operation["created_at"]]
         case _:
             more = [json.dumps(arguments)]
     [row] = await tx.fetch(sql, operation["after"], limit, operation["filter"], operation["up_to"], *more)

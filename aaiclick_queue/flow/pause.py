@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from ..schema import Transaction
 
+# One that an operation has closed for a moment is taken over: the operation's end must not open it.
 PAUSE_QUEUE = """
 WITH paused AS (
     INSERT INTO aaiclick_queue.queues (name, paused_at, paused_by, reason)
     VALUES ($1::text, now(), $2::text, $3::text)
     ON CONFLICT (name) DO UPDATE SET paused_at = now(), paused_by = excluded.paused_by, reason = excluded.reason
-    WHERE queues.paused_at IS NULL
+    WHERE queues.paused_at IS NULL OR queues.paused_by LIKE 'operation %'
     RETURNING name
 ), noted AS (
     INSERT INTO aaiclick_queue.events (type, data)

@@ -11,10 +11,10 @@ from ..schema import Transaction
 from .outbox import append_from
 from .place import enter_line
 
-RETRY_TASKS = f"""
-WITH ended AS MATERIALIZED (
-    SELECT id, worker_id, started_at, finished_at, run_epoch, attempt, status, error FROM aaiclick_queue.tasks
-    WHERE id = ANY($1::bigint[]) AND status IN ('FAILED', 'CANCELLED') ORDER BY id FOR UPDATE SKIP LOCKED
+_RETRY = """
+ended AS MATERIALIZED (
+    SELECT id, worker_id, started_at, run_epoch, attempt, status, error FROM aaiclick_queue.tasks
+    WHERE id = ANY(ARRAY({ids})) AND status IN ('FAILED', 'CANCELLED') ORDER BY id FOR UPDATE SKIP LOCKED
 ), history AS (
     INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome, error)
     SELECT id, worker_id, started_at, coalesce(run_epoch, 0), coalesce(attempt, 0), status, error FROM ended
@@ -30,10 +30,19 @@ WITH ended AS MATERIALIZED (
               | CASE t.keep WHEN 'none' THEN 32 WHEN 'failed' THEN 64 ELSE 0 END AS flags
 ), noted AS (
     INSERT INTO aaiclick_queue.events (task_id, run_epoch, type, data)
-    SELECT task_id, run_epoch, 'TASK_RETRIED', jsonb_build_object('by', $2::text) FROM open
-), {enter_line("open")}, told AS (
-    {append_from("entered")}
-)
+    SELECT task_id, run_epoch, 'TASK_RETRIED', jsonb_build_object('by', {by}) FROM open
+), {enter}, told AS (
+    {told}
+)"""
+
+
+def retry_ended(ids: str, *, by: str) -> str:
+    """CTEs that put those of the tasks that have ended back in line; `open` has them."""
+    return _RETRY.format(ids=ids, by=by, enter=enter_line("open"), told=append_from("entered"))
+
+
+RETRY_TASKS = f"""
+WITH {retry_ended("SELECT unnest($1::bigint[])", by="$2::text")}
 SELECT task_id FROM open
 """
 # One whose failure stopped those behind it: they go on without it.

@@ -81,10 +81,11 @@ final AS (
 )
 """
 # A slot is given back with its run. One of a run that may still work is kept, as stopping, until its worker says that
-# it has ended or is over itself; one of a rate ends a period after the start; one of a strict order is kept until the
-# task is final, and beyond that if its failure stops the order.
+# it has ended or is over itself; one of a rate ends a period after the start, and is kept beside that of the task's
+# next start (as minus its run_epoch: as one row four attempts counted once); one of a strict order is kept until
+# the task is final, and beyond that if its failure stops the order.
 _SLOTS = f"""fates AS MATERIALIZED (
-    SELECT slot.at, taken.worker_id, CASE WHEN slot.seconds IS NULL THEN taken.run_epoch ELSE 0 END AS stopping,
+    SELECT slot.at, taken.worker_id, taken.run_epoch,
            taken.started_at + make_interval(secs => slot.seconds) AS ends_at, CASE
                WHEN taken.kind = 'RELEASED' AND taken.task_id = ANY(ARRAY(SELECT task_id FROM released WHERE admitted))
                    THEN CASE WHEN slot.seconds IS NULL THEN 'as it is' ELSE 'unclaimed' END
@@ -98,7 +99,8 @@ _SLOTS = f"""fates AS MATERIALIZED (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(SELECT at FROM fates WHERE fate = 'free'))
 ), kept_slots AS (
     UPDATE aaiclick_queue.slots s
-    SET stopping = fates.stopping, worker_id = fates.worker_id,
+    SET stopping = CASE fates.fate WHEN 'stopping' THEN fates.run_epoch WHEN 'until' THEN -fates.run_epoch ELSE 0 END,
+        worker_id = fates.worker_id,
         ends_at = CASE WHEN fates.fate = 'until' THEN fates.ends_at END
     FROM fates WHERE s.ctid = fates.at AND fates.fate IN ('stopping', 'until', 'unclaimed')
 )"""

@@ -64,7 +64,7 @@ def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
 def test_completion_knows_the_commands() -> None:
     env = environment() | {
         "_AAICLICK_QUEUE_COMPLETE": "bash_complete",
-        "COMP_WORDS": "aaiclick-queue queue p",
+        "COMP_WORDS": "aaiclick-queue queue pa",
         "COMP_CWORD": "2",
     }
     assert run(env=env).stdout == "plain,pause\n"

@@ -53,6 +53,8 @@ COLD = {
     "limits.": "by hand, or once a minute",
     "operate.": "by hand, a page of a thousand at a time",
     "retry.": "by hand",
+    "move.": "by hand",
+    "wanted.": "by hand, counts ten thousand",
 }
 
 

@@ -1,0 +1,91 @@
+"""Wanted: which tasks a person means, as a filter. Before: a person. After: operations, which change those tasks.
+
+A filter is a JSON object of words and values; a word that is missing stands for any value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..schema import Transaction
+
+# What each status of an open task is: the place where its row stands.
+PLACES = {"PENDING": "held", "SCHEDULED": "delayed", "QUEUED": "ready", "RUNNING": "leases"}
+STATUSES = {place: status for status, place in PLACES.items()}
+ENDED = ("FAILED", "CANCELLED")
+COUNT_LIMIT = 10_000
+LOOK_LIMIT = 100_000  # rows of a place that a count looks at: 0.3 s where few of them match
+
+
+def wanted(where: str) -> str:
+    """Whether the task `t` is meant by the filter, a jsonb expression; its place is not looked at."""
+    return f"""({where}->>'queue' IS NULL OR t.queue = {where}->>'queue')
+        AND ({where}->>'entrypoint' IS NULL OR t.entrypoint = {where}->>'entrypoint'
+             OR right(t.entrypoint, length({where}->>'entrypoint') + 1) = '.' || ({where}->>'entrypoint'))
+        AND ({where}->>'key' IS NULL OR t.concurrency_key = {where}->>'key')
+        AND ({where}->>'correlation_id' IS NULL OR t.correlation_id = {where}->>'correlation_id')
+        AND ({where}->>'priority' IS NULL OR t.priority = ({where}->>'priority')::int)
+        AND ({where}->>'older_than' IS NULL
+             OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))"""
+
+
+_COUNT = """
+WITH looked AS MATERIALIZED ({looked} LIMIT $2::int)
+SELECT (SELECT count(*) FROM looked) AS looked,
+       (SELECT count(*) FROM (SELECT FROM looked JOIN aaiclick_queue.tasks t ON t.id = looked.task_id
+                              WHERE {wanted} LIMIT $3::int) AS counted) AS n
+"""
+_OF_QUEUE = """SELECT p.task_id FROM aaiclick_queue.{place} p
+    WHERE $1::jsonb->>'queue' IS NULL OR p.queue = $1::jsonb->>'queue'"""
+COUNT_WAITING = {
+    place: _COUNT.format(looked=_OF_QUEUE.format(place=place), wanted=wanted("$1::jsonb")) for place in PLACES.values()
+}
+COUNT_ENDED = _COUNT.format(
+    looked="SELECT id AS task_id FROM aaiclick_queue.tasks WHERE status IS NOT NULL ORDER BY id DESC",
+    wanted="t.status = coalesce($1::jsonb->>'status', 'FAILED') AND " + wanted("$1::jsonb"),
+)
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many tasks a filter means, by status; `more` when that many were counted and there are others."""
+
+    n: int
+    more: bool
+    by_status: dict[str, int]
+
+    def __str__(self) -> str:
+        return f"{self.n:,}{'+' if self.more else ''}"
+
+
+def places_of(where: dict[str, Any], *, running: bool) -> list[str]:
+    """The places where such tasks stand."""
+    if "status" in where:
+        return [PLACES[where["status"]]]
+    return [place for place in PLACES.values() if running or place != "leases"]
+
+
+async def count_waiting(tx: Transaction, where: dict[str, Any], *, running: bool = False) -> Count:
+    """Count open tasks, exactly up to 10,000."""
+    return await _count(
+        tx, where, [(STATUSES[place], COUNT_WAITING[place]) for place in places_of(where, running=running)]
+    )
+
+
+async def count_ended(tx: Transaction, where: dict[str, Any]) -> Count:
+    """Count tasks that have FAILED, or that were CANCELLED where the filter says so; of the newest 100,000."""
+    return await _count(tx, where, [(where.get("status", "FAILED"), COUNT_ENDED)])
+
+
+async def _count(tx: Transaction, where: dict[str, Any], statements: Sequence[tuple[str, str]]) -> Count:
+    found: dict[str, int] = {}
+    more = False
+    for status, sql in statements:
+        [row] = await tx.fetch(sql, json.dumps(where), LOOK_LIMIT + 1, COUNT_LIMIT + 1)
+        found[status] = row["n"]
+        more = more or row["looked"] > LOOK_LIMIT
+    total = sum(found.values())
+    return Count(min(total, COUNT_LIMIT), more or total > COUNT_LIMIT, found)

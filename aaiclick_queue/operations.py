@@ -1,0 +1,262 @@
+"""Many tasks at once, from Python: purge, move, priority, cancel, retry, by filter, in bounded pages with progress.
+
+Each is written down as an operation and worked to its end here; the workers' background loops work on it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Unpack
+
+import msgspec
+
+from .client import Client, default_client
+from .errors import BadTask, UnknownOperation
+from .filters import Where, checked, checked_name, checked_priority
+from .flow.kick import kick_claimers
+from .flow.operate import make_operation, work_once
+from .flow.reaper import ensure_partitions
+from .flow.retry import retry_tasks
+from .flow.retry import unblock as unblock_tasks
+from .flow.wanted import ENDED, PLACES, Count, count_ended, count_waiting
+from .limits import whoami
+from .postgres import Database
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+BUSY_SECONDS = 0.05  # somebody else works on a page of it
+
+OPERATIONS = """
+SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at, updated_at, finished_at
+FROM aaiclick_queue.operations WHERE id = coalesce($1::bigint, id) ORDER BY id DESC LIMIT $2
+"""
+# It waits for the page that is being worked; one that applies a limit would leave its queue closed.
+CANCEL_OPERATION = """
+UPDATE aaiclick_queue.operations SET status = 'CANCELLED', finished_at = now(), updated_at = now()
+WHERE id = $1 AND status = 'OPEN' AND kind <> 'limit' RETURNING id
+"""
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """One operation; `total` is None where more than 10,000 tasks were meant."""
+
+    id: int
+    kind: str
+    filter: dict[str, Any]
+    arguments: dict[str, Any]
+    status: str
+    done: int
+    total: int | None
+    made_by: str | None
+    error: str | None
+    created_at: datetime
+    updated_at: datetime
+    finished_at: datetime | None
+
+
+Progress = Callable[[Operation], None]
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What is to be done to which tasks, checked."""
+
+    kind: str
+    where: dict[str, Any]
+    arguments: dict[str, Any] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether runs that have begun are meant too."""
+        return bool(self.arguments.get("running"))
+
+    async def count(self, db: Database) -> Count:
+        """How many tasks it would change."""
+        if self.kind == "retry":
+            return await count_ended(db, self.where)
+        return await count_waiting(db, self.where, running=self.running)
+
+
+def purging(queue: str, where: Mapping[str, Any]) -> Change:
+    """End whatever waits in a queue."""
+    return Change("cancel", checked({**where, "queue": queue}))
+
+
+def moving(to: str, where: Mapping[str, Any], *, everything: bool = False) -> Change:
+    """Put waiting tasks into another queue."""
+    wanted = checked(where, everything=everything)
+    if wanted.get("queue") == checked_name("to", to):
+        raise BadTask(f"to={to!r} is the queue that they are in: name another one")
+    return Change("move", wanted, {"queue": to})
+
+
+def prioritizing(priority: int, where: Mapping[str, Any], *, everything: bool = False) -> Change:
+    """Give waiting tasks another priority."""
+    return Change("move", checked(where, everything=everything), {"priority": checked_priority("priority", priority)})
+
+
+def cancelling(where: Mapping[str, Any], *, running: bool = False, everything: bool = False) -> Change:
+    """End waiting tasks, and running ones if asked to."""
+    wanted = checked(where, everything=everything, statuses=PLACES)
+    running = running or wanted.get("status") == "RUNNING"
+    return Change("cancel", wanted, {"running": running, "error": "Cancelled", "message": "cancelled by hand"})
+
+
+def retrying(where: Mapping[str, Any], *, everything: bool = False) -> Change:
+    """Run ended tasks again."""
+    return Change("retry", checked(where, everything=everything, statuses=ENDED))
+
+
+async def purge(
+    queue: str, /, *, progress: Progress | None = None, client: Client | None = None, **where: Unpack[Where]
+) -> int:
+    """End as CANCELLED whatever waits in a queue, narrowed by filter words; returns how many."""
+    return (await carry_out(await _database(client), purging(queue, where), progress=progress)).done
+
+
+async def move(
+    *,
+    to: str,
+    everything: bool = False,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    **where: Unpack[Where],
+) -> int:
+    """Put waiting tasks into another queue; returns how many."""
+    return (await carry_out(await _database(client), moving(to, where, everything=everything), progress=progress)).done
+
+
+async def set_priority(
+    new: int,
+    /,
+    *,
+    everything: bool = False,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    **where: Unpack[Where],
+) -> int:
+    """Give waiting tasks another priority; returns how many had a different one."""
+    change = prioritizing(new, where, everything=everything)
+    return (await carry_out(await _database(client), change, progress=progress)).done
+
+
+async def cancel_where(
+    *,
+    running: bool = False,
+    everything: bool = False,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    **where: Unpack[Where],
+) -> int:
+    """End waiting tasks as CANCELLED, and running ones if asked to; returns how many."""
+    change = cancelling(where, running=running, everything=everything)
+    return (await carry_out(await _database(client), change, progress=progress)).done
+
+
+async def retry_where(
+    *,
+    everything: bool = False,
+    progress: Progress | None = None,
+    client: Client | None = None,
+    **where: Unpack[Where],
+) -> int:
+    """Run tasks that FAILED before now again, or with `status="CANCELLED"` those; returns how many."""
+    return (await carry_out(await _database(client), retrying(where, everything=everything), progress=progress)).done
+
+
+async def retry(ids: Iterable[int], *, client: Client | None = None, by: str | None = None) -> set[int]:
+    """Run ended tasks again from their first attempt; returns those that had FAILED or were CANCELLED."""
+    db = await _database(client)
+    retried = await in_batches(db, ids, lambda tx, some: retry_tasks(tx, some, by=by or whoami()))
+    kick_claimers()
+    return retried
+
+
+async def unblock(ids: Iterable[int], *, client: Client | None = None, by: str | None = None) -> set[int]:
+    """Let what waits behind these failed tasks in strict order go on; returns those that something waited for."""
+    db = await _database(client)
+    return await in_batches(db, ids, lambda tx, some: unblock_tasks(tx, some, by=by or whoami()))
+
+
+async def count_tasks(*, client: Client | None = None, **where: Unpack[Where]) -> Count:
+    """How many open tasks a filter means, exactly up to 10,000."""
+    wanted = checked(where, everything=True, statuses=PLACES)
+    return await count_waiting(await _database(client), wanted, running=True)
+
+
+async def list_operations(*, limit: int = 100, client: Client | None = None) -> list[Operation]:
+    """The newest operations."""
+    return await read_operations(await _database(client), limit=limit)
+
+
+async def carry_out(
+    db: Database, change: Change, *, by: str | None = None, progress: Progress | None = None
+) -> Operation:
+    """Count, write the operation down and work it to its end."""
+    count = await change.count(db)
+    return await work_to_end(db, await begin(db, change, count, by=by), progress=progress)
+
+
+async def begin(db: Database, change: Change, count: Count, *, by: str | None = None) -> int:
+    """Write an operation down; from now on it happens, whoever works on it."""
+    await ensure_partitions(db)
+    total = None if count.more else count.n
+    return await make_operation(db, change.kind, change.where, change.arguments, by=by or whoami(), total=total)
+
+
+async def work_to_end(db: Database, operation_id: int, *, progress: Progress | None = None) -> Operation:
+    """Work on an operation, beside workers that do, until it has ended; cancelled, it stays open for them."""
+    try:
+        while True:
+            worked = await work_once(db, operation_id)
+            if worked and worked.moved:
+                kick_claimers()
+            operation = await read_operation(db, operation_id)
+            if progress is not None:
+                progress(operation)
+            if operation.status != "OPEN":
+                return operation
+            await asyncio.sleep(BUSY_SECONDS if worked is None else worked.pause)
+    except asyncio.CancelledError:
+        log.warning("operation %d stays open, workers go on with it: aaiclick-queue operation list", operation_id)
+        raise
+
+
+async def read_operations(db: Database, *, limit: int = 100, operation_id: int | None = None) -> list[Operation]:
+    """Operations, newest first."""
+    rows = [dict(row) for row in await db.fetch(OPERATIONS, operation_id, limit)]
+    return [
+        Operation(**row | {"filter": json.loads(row["filter"]), "arguments": json.loads(row["arguments"])})
+        for row in rows
+    ]
+
+
+async def read_operation(db: Database, operation_id: int) -> Operation:
+    """One operation."""
+    found = await read_operations(db, limit=1, operation_id=operation_id)
+    if not found:
+        raise UnknownOperation(f"there is no operation {operation_id}: `aaiclick-queue operation list` shows them")
+    return found[0]
+
+
+async def cancel_operation(db: Database, operation_id: int) -> bool:
+    """Stop an operation after the page that is being worked; False when it had ended, or applies a limit."""
+    return bool(await db.fetch(CANCEL_OPERATION, operation_id))
+
+
+async def in_batches(db: Database, ids: Iterable[int], step: Callable[[Any, list[int]], Any]) -> set[int]:
+    """Apply a step to the ids, a bounded number a transaction."""
+    await ensure_partitions(db)
+    wanted, done = list(dict.fromkeys(ids)), set[int]()
+    for start in range(0, len(wanted), BATCH):
+        async with db.transaction() as tx:
+            done |= await step(tx, wanted[start : start + BATCH])
+    return done
+
+
+async def _database(client: Client | None) -> Database:
+    return await (client or await default_client()).database()
