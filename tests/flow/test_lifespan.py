@@ -280,7 +280,7 @@ async def test_a_worker_refuses_to_start_without_a_resource(quick: Settings, db:
     async def replica() -> AsyncIterator[Replica]:
         yield Replica(Engine())
 
-    await refused(quick, BadResource, r"\(resources give Replica\): declare one", db)
+    await refused(quick, BadResource, r"\(resources give .*Replica.*\): declare one", db)
 
     @resource
     async def engine(pool: Pool) -> AsyncIterator[Engine]:
