@@ -56,6 +56,7 @@ CREATE TABLE aaiclick_queue.held (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 CREATE INDEX held_lanes ON aaiclick_queue.held (queue, entrypoint, key, chain, rank, order_key, task_id);
+CREATE INDEX held_orders ON aaiclick_queue.held (chain, order_key, task_id) WHERE chain <> '';
 CREATE TABLE aaiclick_queue.limits (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     scope text COLLATE "C" NOT NULL CONSTRAINT limits_scope_is_known CHECK (scope IN ('queue', 'task', 'key')),
