@@ -47,6 +47,7 @@ from .orders import (
     Load,
     Loaded,
     MadeReady,
+    Opening,
     Order,
     Refused,
     Said,
@@ -128,13 +129,23 @@ class Child:
         outcome: Outcome | None = None
         try:
             if run.stop is None:
-                await self._lifespan.begin(run.definition)
+                await self._open_for(run)
                 outcome = await self._outcome_of(run)
         except BaseException as error:  # one that no task should raise: it ends this run, never the process
             outcome = None if run.stop else decide(as_exception(error), run)
         self._run = None
         _flush()
         self._say(Done(outcome, run.committed, megabytes()))
+
+    async def _open_for(self, run: Run) -> None:
+        # Not in the run's own time: a model that takes longer to load than a task may run would never be loaded.
+        is_slow = self._lifespan.must_open_for(run.definition)
+        if is_slow:
+            self._say(Opening())
+        await self._lifespan.begin(run.definition)
+        if is_slow:
+            run.started = time.monotonic()
+            self._say(Began())
 
     async def _outcome_of(self, run: Run) -> Outcome | None:
         call: Call = _call if run.definition.is_async else self._call_in_thread
