@@ -105,6 +105,7 @@ class Conversation:
         """Have it run; None: the child is gone. A run that is told to stop has its child killed unless it ends soon."""
         run, child = self._run, self._child
         self.is_over = False
+        run.child_pid = child.pid
         child.say(Order(run.claimed, run.worker_id))
         self._start_clock()
         reading = asyncio.ensure_future(self._read())
@@ -121,6 +122,7 @@ class Conversation:
             raise
         finally:
             run.committing = False
+            run.child_pid = 0
         self.is_over = done is not None
         return done
 
