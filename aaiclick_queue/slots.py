@@ -53,6 +53,7 @@ class Slots:
         self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._prefetch = prefetch
+        self.keeps_apart = True  # whether runs have child processes at all
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
@@ -189,7 +190,8 @@ class Slots:
         run.timer = loop.call_later(max(0.0, until - run.sign_of_life), self._time_out, run)
 
     def _kind_of(self, run: Run) -> Kind:
-        if run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM:
+        is_apart = run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM
+        if is_apart and self.keeps_apart:
             return self._process  # from the second loss on whatever it is: the next takes nobody along
         return self._async if run.definition.is_async else self._thread
 

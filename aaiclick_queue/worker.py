@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -388,6 +389,9 @@ class Worker:
         """Where every run, thread and asyncio task of this process is."""
         seen = self._pulse.loop_seen if self.started.is_set() else time.monotonic()
         runs = list({*self.slots.held.values(), *self.slots.in_threads()})
+        for pid in {run.child_pid for run in runs} - {0}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)  # what it is at, only it can tell
         return draw(Shown(self.worker_id, runs, self._db_loop, self._loop_thread, seen))
 
     def _act_on(self, answer: Beat) -> None:
