@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from .injection import Inject, injected
     from .limits import limit_key, limit_queue, limit_task, list_limits, pause_task, resume_task
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .plan import Plan
     from .resources import on_shutdown, on_startup, resource
     from .results import as_completed, gather
     from .settings import Settings
     from .status import Status
     from .tasks import Task, enqueue, task
-    from .worker import Plan, Worker
+    from .worker import Worker
 
 # Imported when first asked for: the command line must not pay for what it does not use. No module may have the name
 # of something here: importing it would put the module in the name's place.
@@ -71,12 +72,13 @@ _HOMES = {
     "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "injection": ("Inject", "injected"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "plan": ("Plan",),
     "resources": ("on_shutdown", "on_startup", "resource"),
     "results": ("as_completed", "gather"),
     "settings": ("Settings",),
     "status": ("Status",),
     "tasks": ("Task", "enqueue", "task"),
-    "worker": ("Plan", "Worker"),
+    "worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -56,7 +56,11 @@ class Leaver(Protocol):
     """What is asked of the worker."""
 
     worker_id: int
-    tally: Counter[str]  # runs that ended here, by what they came to
+
+    @property
+    def tally(self) -> Counter[str]:
+        """Runs that ended here, by what they came to."""
+        ...
 
     def held(self) -> Sequence[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""

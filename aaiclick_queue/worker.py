@@ -16,8 +16,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from . import __version__, orders
 from .caps import Lines
 from .channel import Channel
@@ -25,17 +23,14 @@ from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
+from .ends import Ends
 from .errors import PostgresUnavailable, WrongContext
-from .flags import HOOKED
-from .flow.admit import give_back_stopped
 from .flow.background import Background
-from .flow.choose import Lane, lanes_of
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
 from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
 from .flow.fenced import Fence, extend
 from .flow.heartbeat import Beat, Counters, Identity, register, set_status
-from .flow.kick import tell_ended
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
@@ -46,7 +41,8 @@ from .local import database_url
 from .middleware import Middleware, checked, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
-from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
+from .outcome import Ended, Outcome
+from .plan import EVERY_QUEUE, Plan
 from .pool import Recycling
 from .postgres import Database
 from .pulse import Pulse
@@ -60,33 +56,7 @@ from .tasks import registry
 
 log = logging.getLogger("aaiclick_queue.worker")
 
-DEFAULT_QUEUES: Mapping[str, int] = {"default": 1}
-EVERY_QUEUE = "*"
 TICK_SECONDS = 0.25
-FINAL = (Succeeded, Failed, Cancelled)
-
-
-class Plan(msgspec.Struct, frozen=True):
-    """How a worker was asked to work: queues with weights and caps, slots of each kind, background loops, its end."""
-
-    queues: Mapping[str, int] = msgspec.field(default_factory=lambda: dict(DEFAULT_QUEUES))
-    slots: int = 100
-    threads: int = msgspec.field(default_factory=lambda: 4 * (os.cpu_count() or 1))
-    background: bool = True
-    fleet: str | None = None  # the group of a fleet that it belongs to
-    modules: tuple[str, ...] = ()  # what children import before their first task; else the task's own module
-    children: int = msgspec.field(default_factory=lambda: os.cpu_count() or 1)
-    max_tasks_per_child: int = 1000
-    max_memory_per_child: int = 300  # megabytes
-    limits: Mapping[str, int] = msgspec.field(default_factory=dict)  # runs at once, by queue, in this process
-    burst: bool = False  # end when nothing is left to do
-    max_tasks: int | None = None  # end after so many runs
-    max_memory: int | None = None  # end when the process has grown beyond so many megabytes
-
-    @property
-    def ends_by_itself(self) -> bool:
-        """Whether there is a moment at which it is to leave."""
-        return self.burst or self.max_tasks is not None or self.max_memory is not None
 
 
 class Worker:
@@ -114,10 +84,7 @@ class Worker:
         self._fenced = False
         self._over = False
         self._reincarnate = asyncio.Event()
-        self._completed = self._failed = self._lost = 0
-        self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
-        self._stopped_runs: list[Run] = []
-        self._unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
+        self.ends = Ends(self._report)
         kinds = Counter(task.kind for task in registry.values())
         recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
@@ -127,8 +94,9 @@ class Worker:
             shares={kind: count / kinds.total() for kind, count in kinds.items()} or None,
             prefetch=settings.prefetch,
             ended=self._run_ended,
-            stopped=self._run_stopped,
+            stopped=self.ends.run_stopped,
         )
+        self.ends.slots = self.slots
 
     def stop(self, *, now: bool = False) -> None:
         """Stop taking tasks, finish what runs within the grace time, hand the rest back; `now`: hand back at once."""
@@ -169,6 +137,7 @@ class Worker:
             self._claimer.may_claim = self._may_claim
             await self._register()
             self._background = Background(db, self._streams, holder=self.worker_id)
+            self.ends.serve(db, self._completer, self._background, self._claimer)
             self.slots.serve(
                 Services(
                     self.settings,
@@ -250,7 +219,7 @@ class Worker:
             if run.claimed.timeout_seconds is None and run.timeout > self.settings.task_timeout_seconds:
                 await self._stretch(run)  # enqueued by name: the claim did not know the timeout in the code
         if unknown:
-            self._unknown.update((one.task_id, one.run_epoch) for one in unknown)
+            self.ends.unknown.update((one.task_id, one.run_epoch) for one in unknown)
             outcomes = await unknown_outcomes(self._db, unknown, keep_seconds=self.settings.unknown_task_seconds)
             for one, outcome in zip(unknown, outcomes, strict=True):
                 self._report.unknown(one)
@@ -273,91 +242,23 @@ class Worker:
     def _may_claim(self) -> bool:
         return not self._fenced and not self._stop.is_set()
 
-    # What runs come to.
-
     def _run_ended(self, run: Run, outcome: Outcome | None) -> None:
-        if outcome is None:
-            self.slots.let_go(run)
-            self._claimer.ended(run.claimed.queue)
-            self.tally["Succeeded" if run.committed else "Gone"] += 1
-            if not run.committed and run.stop is None:
-                self._run_stopped(run)
-            if run.committed:
-                tell_ended([run.claimed.task_id])
-                self._completed += 1
-                self._background.freed(lanes_of(run.claimed))
-                self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
-            return
-        now = time.monotonic()
-        self._completer.add(
-            Ended(
-                run.claimed.task_id,
-                run.claimed.run_epoch,
-                outcome,
-                run.started or now,
-                now,
-                run.worker_id,
-                run.claimed.flags,
-                self.slots.is_still_running(run),
-            )
-        )
-
-    def _run_stopped(self, run: Run) -> None:
-        """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
-        self._stopped_runs.append(run)
-
-    async def _give_back_slots(self) -> None:
-        # Not before what it came to is written: that is what marks its slots as kept for it.
-        over = [run for run in self._stopped_runs if self.slots.held.get(run.claimed.task_id) is not run]
-        for worker_id in {run.worker_id for run in over}:
-            ids = [(run.claimed.task_id, run.claimed.run_epoch) for run in over if run.worker_id == worker_id]
-            await give_back_stopped(self._db, ids, worker_id=worker_id)
-        self._stopped_runs = [run for run in self._stopped_runs if run not in over]
-        for run in over:
-            self._background.freed(lanes_of(run.claimed))
+        self.ends.run_ended(run, outcome)
 
     def _landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
-        tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
-        freed: set[Lane] = set()
-        for ended in batch:
-            self._unknown.discard((ended.task_id, ended.run_epoch))
-            run = self.slots.held.get(ended.task_id)
-            if run is not None and run.claimed.run_epoch != ended.run_epoch:
-                run = None  # the same task, claimed again meanwhile
-            if run is not None:
-                self.slots.let_go(run)
-                self._claimer.ended(run.claimed.queue)
-                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
-            if ended.task_id not in landed:
-                self._lost += 1
-                self._report.stale(ended)
-                if run is not None and run.stop is None:
-                    self._run_stopped(run)  # taken from us, and over before we heard of it
-                continue
-            self._count(ended)
-            if run is not None:
-                self._report.ended(run, ended.outcome, ended.ended - ended.started)
-                freed |= lanes_of(run.claimed)
-        if freed:
-            self._background.freed(freed)
+        self.ends.landed(batch, landed)
 
-    def _count(self, ended: Ended) -> None:
-        match ended.outcome:
-            case Succeeded():
-                self._completed += 1
-            case Failed():
-                self._failed += 1
-            case Later():
-                self._background.due.kick()
-        if ended.flags & HOOKED or isinstance(ended.outcome, Released):
-            self._background.made_ready()
+    @property
+    def tally(self) -> Counter[str]:
+        """Runs that ended here, by what they came to."""
+        return self.ends.tally
 
     # The pulse's side: called from its thread.
 
     def held(self) -> list[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
         runs = [(run.claimed.task_id, run.claimed.run_epoch) for run in list(self.slots.held.values())]
-        return [*runs, *list(self._unknown)]
+        return [*runs, *list(self.ends.unknown)]
 
     def give_up_unstarted(self) -> list[tuple[int, int]]:
         """Runs that have not started, and from now on will not."""
@@ -365,17 +266,11 @@ class Worker:
 
     def take_counters(self) -> Counters:
         """What was done since the last call."""
-        taken = Counters(self._completed, self._failed, self._lost)
-        self._completed -= taken.completed
-        self._failed -= taken.failed
-        self._lost -= taken.lost
-        return taken
+        return self.ends.take_counters()
 
     def give_back_counters(self, counters: Counters) -> None:
         """A beat did not land: count them again."""
-        self._completed += counters.completed
-        self._failed += counters.failed
-        self._lost += counters.lost
+        self.ends.give_back_counters(counters)
 
     def answered(self, answer: Beat) -> None:
         """A beat landed; what follows happens on the worker's own loop."""
@@ -430,7 +325,7 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await self._completer.drained()
-            self._unknown.clear()
+            self.ends.unknown.clear()
             try:
                 await self._register()
             except Exception as error:
@@ -467,9 +362,9 @@ class Worker:
                 self.stop(now=True)
             self.slots.release_unstarted()
             self.slots.arm_timers()
-            if self._stopped_runs:
+            if self.ends.owes_slots:
                 with suppress(PostgresUnavailable):  # the next tick tries again
-                    await self._give_back_slots()
+                    await self.ends.give_back_slots()
             self._report.tick()
             await asyncio.sleep(TICK_SECONDS)
 

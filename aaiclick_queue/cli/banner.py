@@ -10,8 +10,8 @@ from .. import __version__
 
 if TYPE_CHECKING:
     from ..fleet.file import Fleet
+    from ..plan import Plan
     from ..settings import Settings
-    from ..worker import Plan
 
 TASKS_SHOWN = 10
 

@@ -14,8 +14,8 @@ from .program import USAGE, Program, colour, fail, verbose_option
 from .switches import Switches, read_switches, switches
 
 if TYPE_CHECKING:
+    from ..plan import Plan
     from ..settings import Settings
-    from ..worker import Plan
     from .fleet_up import Output
 
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR"]
@@ -220,6 +220,6 @@ def _options(numbers: Mapping[str, int]) -> list[str]:
 
 
 def _plan(queues: dict[str, int], modules: tuple[str, ...], **more: Any) -> Plan:
-    from ..worker import Plan
+    from ..plan import Plan
 
     return Plan(queues=queues, modules=modules, **more)

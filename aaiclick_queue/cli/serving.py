@@ -16,12 +16,13 @@ from typing import Any
 from ..flow.background import Background
 from ..flow.reaper import ensure_partitions
 from ..local import database_url, stop_embedded
+from ..plan import Plan
 from ..postgres import Database
 from ..report import LINES_A_SECOND, Report
 from ..settings import Settings
 from ..stacks import Shown, draw, stacks_on_signal
 from ..streams import Streams
-from ..worker import Plan, Worker
+from ..worker import Worker
 from .banner import background_banner, postgres_facts, worker_banner
 from .program import echo
 from .stopping import Supervised, told_by_signals

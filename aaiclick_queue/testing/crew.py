@@ -14,8 +14,9 @@ from ..flow.claim import Claimed
 from ..flow.execute import Run, Stop
 from ..flow.settle import settle_runs
 from ..outcome import Ended, Outcome, Released
+from ..plan import EVERY_QUEUE, Plan
 from ..settings import Settings
-from ..worker import EVERY_QUEUE, Plan, Worker
+from ..worker import Worker
 from .faults import Faults, mortals
 
 END_SECONDS = 10.0

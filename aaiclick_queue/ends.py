@@ -1,0 +1,152 @@
+"""What the runs of a worker come to: handed to the completer, counted, reported; slots of limits given back.
+
+Before: slots. After: complete, and admission for whoever waited behind a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from .flags import HOOKED
+from .flow.admit import give_back_stopped
+from .flow.background import Background
+from .flow.choose import Lane, lanes_of
+from .flow.complete import Completer
+from .flow.execute import Run
+from .flow.heartbeat import Counters
+from .flow.kick import tell_ended
+from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
+from .postgres import Database
+from .report import Report
+from .slots import Slots
+
+FINAL = (Succeeded, Failed, Cancelled)
+
+
+class Claiming(Protocol):
+    """Who claims, and has to know that a run of a queue is over."""
+
+    def ended(self, queue: str) -> None:
+        """A run of the queue has ended."""
+
+
+class Ends:
+    """The ends of one worker's runs."""
+
+    slots: Slots
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._completed = self._failed = self._lost = 0
+        self._stopped_runs: list[Run] = []
+        self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
+        self.unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
+
+    def serve(self, db: Database, completer: Completer, background: Background, claimer: Claiming) -> None:
+        """Where outcomes go from now on."""
+        self._db = db
+        self._completer = completer
+        self._background = background
+        self._claimer = claimer
+
+    @property
+    def owes_slots(self) -> bool:
+        """Whether slots of runs that were told to stop wait to be given back."""
+        return bool(self._stopped_runs)
+
+    def run_ended(self, run: Run, outcome: Outcome | None) -> None:
+        """A run has come to its end, or is not ours any more (None)."""
+        if outcome is None:
+            self.slots.let_go(run)
+            self._claimer.ended(run.claimed.queue)
+            self.tally["Succeeded" if run.committed else "Gone"] += 1
+            if not run.committed and run.stop is None:
+                self.run_stopped(run)
+            if run.committed:
+                tell_ended([run.claimed.task_id])
+                self._completed += 1
+                self._background.freed(lanes_of(run.claimed))
+                self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
+            return
+        now = time.monotonic()
+        self._completer.add(
+            Ended(
+                run.claimed.task_id,
+                run.claimed.run_epoch,
+                outcome,
+                run.started or now,
+                now,
+                run.worker_id,
+                run.claimed.flags,
+                self.slots.is_still_running(run),
+            )
+        )
+
+    def run_stopped(self, run: Run) -> None:
+        """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
+        self._stopped_runs.append(run)
+
+    async def give_back_slots(self) -> None:
+        """Free the slots of runs that were told to stop and have ended by now."""
+        # Not before what it came to is written: that is what marks its slots as kept for it.
+        over = [run for run in self._stopped_runs if self.slots.held.get(run.claimed.task_id) is not run]
+        for worker_id in {run.worker_id for run in over}:
+            ids = [(run.claimed.task_id, run.claimed.run_epoch) for run in over if run.worker_id == worker_id]
+            await give_back_stopped(self._db, ids, worker_id=worker_id)
+        self._stopped_runs = [run for run in self._stopped_runs if run not in over]
+        for run in over:
+            self._background.freed(lanes_of(run.claimed))
+
+    def landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
+        """The completer has written these outcomes, as far as their runs still had their lease."""
+        tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
+        freed: set[Lane] = set()
+        for ended in batch:
+            self.unknown.discard((ended.task_id, ended.run_epoch))
+            run = self.slots.held.get(ended.task_id)
+            if run is not None and run.claimed.run_epoch != ended.run_epoch:
+                run = None  # the same task, claimed again meanwhile
+            if run is not None:
+                self.slots.let_go(run)
+                self._claimer.ended(run.claimed.queue)
+                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
+            if ended.task_id not in landed:
+                self._lost += 1
+                self._report.stale(ended)
+                if run is not None and run.stop is None:
+                    self.run_stopped(run)  # taken from us, and over before we heard of it
+                continue
+            self._count(ended)
+            if run is not None:
+                self._report.ended(run, ended.outcome, ended.ended - ended.started)
+                freed |= lanes_of(run.claimed)
+        if freed:
+            self._background.freed(freed)
+
+    def _count(self, ended: Ended) -> None:
+        match ended.outcome:
+            case Succeeded():
+                self._completed += 1
+            case Failed():
+                self._failed += 1
+            case Later():
+                self._background.due.kick()
+        if ended.flags & HOOKED or isinstance(ended.outcome, Released):
+            self._background.made_ready()
+
+    def take_counters(self) -> Counters:
+        """What was done since the last call."""
+        taken = Counters(self._completed, self._failed, self._lost)
+        self._completed -= taken.completed
+        self._failed -= taken.failed
+        self._lost -= taken.lost
+        return taken
+
+    def give_back_counters(self, counters: Counters) -> None:
+        """A beat did not land: count them again."""
+        self._completed += counters.completed
+        self._failed += counters.failed
+        self._lost += counters.lost
