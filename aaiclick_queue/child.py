@@ -47,6 +47,7 @@ from .orders import (
     Load,
     Loaded,
     MadeReady,
+    Opening,
     Order,
     Refused,
     Said,
@@ -57,6 +58,7 @@ from .orders import (
 from .outcome import Error, Outcome
 from .postgres import Database
 from .settings import Settings
+from .stacks import Shown, draw, stacks_on_signal
 from .tasks import registry
 
 LEAVE_SECONDS = 2.0
@@ -75,6 +77,10 @@ class Child:
     async def serve(self, link: socket.socket) -> None:
         """Do what is asked until nobody is there to ask."""
         self._loop = asyncio.get_running_loop()
+        with stacks_on_signal(self._stacks):
+            await self._serve(link)
+
+    async def _serve(self, link: socket.socket) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=link)
         threading.Thread(target=self._leave_with_worker, args=[link.fileno()], daemon=True).start()
         async with (
@@ -128,13 +134,23 @@ class Child:
         outcome: Outcome | None = None
         try:
             if run.stop is None:
-                await self._lifespan.begin(run.definition)
+                await self._open_for(run)
                 outcome = await self._outcome_of(run)
         except BaseException as error:  # one that no task should raise: it ends this run, never the process
             outcome = None if run.stop else decide(as_exception(error), run)
         self._run = None
         _flush()
         self._say(Done(outcome, run.committed, megabytes()))
+
+    async def _open_for(self, run: Run) -> None:
+        # Not in the run's own time: a model that takes longer to load than a task may run would never be loaded.
+        is_slow = self._lifespan.must_open_for(run.definition)
+        if is_slow:
+            self._say(Opening())
+        await self._lifespan.begin(run.definition)
+        if is_slow:
+            run.started = time.monotonic()
+            self._say(Began())
 
     async def _outcome_of(self, run: Run) -> Outcome | None:
         call: Call = _call if run.definition.is_async else self._call_in_thread
@@ -145,8 +161,14 @@ class Child:
         return await execute_through(around_execute((), "child"), run, lambda watched: execute(run, watched(call)))
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        call = partial(copy_context().run, call_plainly, function, kwargs)
+        assert self._run is not None
+        call = partial(copy_context().run, _in_thread, self._run, function, kwargs)
         return await self._loop.run_in_executor(self._executor, call)
+
+    def _stacks(self) -> str:
+        runs = [self._run] if self._run else []
+        worker_id = runs[0].worker_id if runs else 0
+        return draw(Shown(worker_id, runs, self._loop, threading.main_thread().ident or 0, time.monotonic(), True))
 
     def _rearm(self, run: Run) -> None:
         # The worker keeps the time; extend() has just moved ours, and tells it by what is left.
@@ -167,6 +189,11 @@ class Child:
         if self._run is None:
             time.sleep(LEAVE_SECONDS)  # serve() has seen it too, and closes what is open
         os._exit(1)
+
+
+def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    run.thread_id = threading.get_ident()
+    return call_plainly(function, kwargs)
 
 
 async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

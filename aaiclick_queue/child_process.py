@@ -59,9 +59,10 @@ class ChildProcess:
             self.kill()
             return None
 
-    def kill(self) -> None:
-        """End it now, and what it has started with it."""
+    def kill(self, cause: str = "") -> None:
+        """End it now, and what it has started with it; `cause` is told instead of the signal."""
         if self._code is None:
+            self._cause = self._cause or cause
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 
 from .child_process import STOP_SECONDS, ChildProcess
 from .context import Services
@@ -16,9 +17,9 @@ from .flow.claim import UNSTARTED_SECONDS
 from .flow.execute import EXPIRED, Run
 from .flow.fenced import Fence, extend
 from .flow.unknown import FIRST_SECONDS, unknown_outcomes
-from .orders import Began, Committing, Done, Halt, MadeReady, Order, Refused, SignOfLife
+from .orders import Began, Committing, Done, Halt, MadeReady, Opening, Order, Refused, SignOfLife
 from .outcome import Error, Failed, Later, Lost, Outcome
-from .pool import Broken, Pool, Recycling
+from .pool import START_SECONDS, Broken, Pool, Recycling
 from .tasks import entrypoint_of
 
 ALONE_FROM = 2  # lost runs
@@ -104,6 +105,7 @@ class Conversation:
         """Have it run; None: the child is gone. A run that is told to stop has its child killed unless it ends soon."""
         run, child = self._run, self._child
         self.is_over = False
+        run.child_pid = child.pid
         child.say(Order(run.claimed, run.worker_id))
         self._start_clock()
         reading = asyncio.ensure_future(self._read())
@@ -120,6 +122,7 @@ class Conversation:
             raise
         finally:
             run.committing = False
+            run.child_pid = 0
         self.is_over = done is not None
         return done
 
@@ -157,6 +160,16 @@ class Conversation:
         self._run.started = time.monotonic()
         self._services.rearm(self._run)
 
+    async def _stop_clock(self) -> None:
+        """Until it begins anew, in bounded time."""
+        run, services = self._run, self._services
+        if run.timer is not None:
+            run.timer.cancel()
+        cause = f"took longer than {START_SECONDS:g} s to open its resources"
+        run.timer = asyncio.get_running_loop().call_later(START_SECONDS, self._child.kill, cause)
+        with suppress(PostgresUnavailable):  # what it writes is fenced
+            await _extend(run, services, START_SECONDS)
+
     async def _read(self) -> Done | Refused | None:
         run, services = self._run, self._services
         while True:
@@ -164,6 +177,8 @@ class Conversation:
                 case Began():
                     self._began = True
                     self._start_clock()
+                case Opening():
+                    await self._stop_clock()
                 case SignOfLife(left):
                     run.timeout = time.monotonic() - run.started + left
                     services.rearm(run)
@@ -187,12 +202,15 @@ async def _still_ours(run: Run, services: Services) -> bool:
     """A child that was long in coming has used up the time that the reaper gives until the start: ask for it anew."""
     if time.monotonic() - run.taken < UNSTARTED_SECONDS / 2:
         return True
-    fence = Fence(run.claimed.task_id, run.claimed.run_epoch, run.worker_id)
-    seconds = run.timeout + services.settings.grace_seconds + UNSTARTED_SECONDS
     try:
-        return await extend(services.db, fence, seconds)
+        return await _extend(run, services)
     except PostgresUnavailable:
         return True  # what it writes is fenced
+
+
+async def _extend(run: Run, services: Services, more: float = 0.0) -> bool:
+    fence = Fence(run.claimed.task_id, run.claimed.run_epoch, run.worker_id)
+    return await extend(services.db, fence, run.timeout + services.settings.grace_seconds + UNSTARTED_SECONDS + more)
 
 
 async def _not_here(run: Run, services: Services, error: Error) -> Outcome:

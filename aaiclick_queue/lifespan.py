@@ -63,11 +63,19 @@ class Lifespan:
             await asyncio.wait([starting, told])
         return self._started
 
+    def must_open_for(self, task: Asking) -> bool:
+        """Whether a run of the task has to wait for something to be opened, or for functions of startup."""
+        return (not self._started and bool(self._declared.startup)) or (
+            task.signature.injects and task not in self._ready
+        )
+
     async def begin(self, task: Asking) -> None:
-        """As `start` with this one task, and once: for a child process, which learns what it runs from its runs."""
+        """As `start` with this one task: for a child process, which learns what it runs from its runs."""
         async with self._beginning:
             if not self._started:
                 await self.start([task])
+            elif task.signature.injects and task not in self._ready:
+                await self.arguments(task)
 
     def injecting(self, task: Asking, call: Call) -> Call:
         """The call of a task with its injected parameters filled in."""

@@ -71,6 +71,10 @@ class Began(msgspec.Struct, frozen=True, tag=True):
     """The run has started: from now on the child's end is the run's."""
 
 
+class Opening(msgspec.Struct, frozen=True, tag=True):
+    """The run waits for what its process opens first; it says Began once more when that is there."""
+
+
 class SignOfLife(msgspec.Struct, frozen=True, tag=True):
     """The run goes on, and has `left` seconds from now."""
 
@@ -97,7 +101,7 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 Asked = Begin | Load | Order | Halt
-Said = Loaded | Refused | Began | SignOfLife | Committing | MadeReady | Done
+Said = Loaded | Refused | Began | Opening | SignOfLife | Committing | MadeReady | Done
 
 _encode = msgspec.msgpack.Encoder().encode
 _asked = msgspec.msgpack.Decoder(Asked)

@@ -53,6 +53,7 @@ class Slots:
         self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._prefetch = prefetch
+        self.keeps_apart = True  # whether runs have child processes at all
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
@@ -151,6 +152,7 @@ class Slots:
         if run in run.kind.waiting:
             run.kind.waiting.remove(run)
             self._ended(run, reason.outcome)
+            self._tell_stopped(run)
         elif run.asyncio_task is not None and not run.committing and not run.committed:
             told, run.stop = run.stop, reason
             # Once, so that its clean-up is left in peace; and not before its first step, which gives back the slot.
@@ -188,7 +190,8 @@ class Slots:
         run.timer = loop.call_later(max(0.0, until - run.sign_of_life), self._time_out, run)
 
     def _kind_of(self, run: Run) -> Kind:
-        if run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM:
+        is_apart = run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM
+        if is_apart and self.keeps_apart:
             return self._process  # from the second loss on whatever it is: the next takes nobody along
         return self._async if run.definition.is_async else self._thread
 
@@ -199,6 +202,7 @@ class Slots:
     def _launch(self, run: Run) -> bool:
         if run.stop is not None:
             self._ended(run, run.stop.outcome)
+            self._tell_stopped(run)
             return False
         run.asyncio_task = asyncio.create_task(self._run(run))
         return True

@@ -54,6 +54,7 @@ class Shown(NamedTuple):
     loop: asyncio.AbstractEventLoop
     thread_id: int
     loop_seen: float  # monotonic, when the event loop last turned
+    is_child: bool = False
 
 
 class Stack(NamedTuple):
@@ -74,7 +75,8 @@ def draw(shown: Shown) -> str:
     drawn += _tasks(shown.loop, {run.asyncio_task for run in runs})
     silent = now - shown.loop_seen
     blocked = f", event loop BLOCKED for {silent:.1f} s" if silent > 1 else ""
-    who = f"worker {shown.worker_id}" if shown.worker_id else "background loops"
+    who = f"worker {shown.worker_id}" if shown.worker_id else "a worker" if shown.is_child else "background loops"
+    who = f"child of {who}" if shown.is_child else who
     head = f"{who} (pid {os.getpid()}) at {time.strftime('%H:%M:%S')}: {_many(len(runs))}{blocked}"
     return _bounded("\n\n".join([head, *_grouped(drawn)]))
 
@@ -89,6 +91,8 @@ def _run(run: Run, shown: Shown, frames: Mapping[int, FrameType], now: float) ->
     with suppress(Exception):  # it may end while we look
         if not run.started:
             where = "waits for a slot"
+        elif run.child_pid:
+            where = f"in child process {run.child_pid}, which prints its own stacks to stderr"
         elif run.thread_id in frames:
             where, stack = f"in thread {_name(run.thread_id)}", _text(_of_frame(frames[run.thread_id]))
         elif task is not None and task is asyncio.current_task(shown.loop) and shown.thread_id in frames:

@@ -146,6 +146,7 @@ def _limits(metadata: sa.MetaData) -> None:
             for name in ("entrypoint", "key", "chain")
         ),
         sa.Index("held_lanes", "queue", "entrypoint", "key", "chain", "rank", "order_key", "task_id"),
+        sa.Index("held_orders", "chain", "order_key", "task_id", postgresql_where=sa.text("chain <> ''::text")),
     )
     sa.Table(
         "limits",

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import sys
 import threading
@@ -25,7 +26,7 @@ from .claimer import Claimer
 from .client import settings_here
 from .context import Services
 from .errors import PostgresUnavailable, WrongContext
-from .flags import HOOKED, LIMITED, ORDERED
+from .flags import HOOKED
 from .flow.admit import give_back_stopped
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
@@ -279,6 +280,8 @@ class Worker:
             self.slots.let_go(run)
             self._claimer.ended(run.claimed.queue)
             self.tally["Succeeded" if run.committed else "Gone"] += 1
+            if not run.committed and run.stop is None:
+                self._run_stopped(run)
             if run.committed:
                 tell_ended([run.claimed.task_id])
                 self._completed += 1
@@ -301,8 +304,7 @@ class Worker:
 
     def _run_stopped(self, run: Run) -> None:
         """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
-        if run.claimed.flags & (LIMITED | ORDERED):
-            self._stopped_runs.append(run)
+        self._stopped_runs.append(run)
 
     async def _give_back_slots(self) -> None:
         # Not before what it came to is written: that is what marks its slots as kept for it.
@@ -329,6 +331,8 @@ class Worker:
             if ended.task_id not in landed:
                 self._lost += 1
                 self._report.stale(ended)
+                if run is not None and run.stop is None:
+                    self._run_stopped(run)  # taken from us, and over before we heard of it
                 continue
             self._count(ended)
             if run is not None:
@@ -385,6 +389,9 @@ class Worker:
         """Where every run, thread and asyncio task of this process is."""
         seen = self._pulse.loop_seen if self.started.is_set() else time.monotonic()
         runs = list({*self.slots.held.values(), *self.slots.in_threads()})
+        for pid in {run.child_pid for run in runs} - {0}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR1)  # what it is at, only it can tell
         return draw(Shown(self.worker_id, runs, self._db_loop, self._loop_thread, seen))
 
     def _act_on(self, answer: Beat) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from ..flow.wanted import Count
     from ..operations import Change, Operation
     from ..postgres import Database
+
+WAITS_SECONDS = 2.0
 
 
 def change_tasks(change: Change, doing: tuple[str, str], *, dry_run: bool, yes: bool) -> int:
@@ -59,6 +62,7 @@ class Shown:
     def __init__(self, waits_for: str) -> None:
         self._waits_for = waits_for
         self._done = -1
+        self._done_at = 0.0
         self._width = 0
 
     def __call__(self, operation: Operation) -> None:
@@ -66,8 +70,9 @@ class Shown:
         if not sys.stderr.isatty():
             return
         of = f" of {operation.total:,}" if operation.total is not None else ""
-        waits = f", waits for {self._waits_for}" if operation.done == self._done else ""
-        self._done = operation.done
+        if operation.done != self._done:
+            self._done, self._done_at = operation.done, time.monotonic()
+        waits = f", waits for {self._waits_for}" if time.monotonic() - self._done_at > WAITS_SECONDS else ""
         line = f"operation {operation.id}: {operation.done:,}{of}{waits} (Ctrl-C: workers go on with it)"
         click.echo(f"\r{line:<{self._width}}", nl=False, err=True)
         self._width = len(line)

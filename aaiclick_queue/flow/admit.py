@@ -31,7 +31,7 @@ WITH claimed AS (
         SELECT ctid FROM aaiclick_queue.slots WHERE ends_at <= now() FOR UPDATE SKIP LOCKED))
 ), adopted AS (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
-        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL
+        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL AND s.stopping = 0
         AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id) FOR UPDATE SKIP LOCKED))
 )
 DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
@@ -52,6 +52,7 @@ WITH RECURSIVE lanes AS (
         ORDER BY h.queue, h.entrypoint, h.key, h.chain LIMIT 1) AS next)
 SELECT queue, entrypoint, key, chain FROM lanes LIMIT $5
 """
+# Of a strict order only the first of all, whichever lane that is in: if a limit keeps it, it keeps those behind it too.
 FIRST_OF_LANES = """
 SELECT lane.n, line.task_id, line.rank, line.order_key
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS lane(queue, entrypoint, key, chain, n)
@@ -59,6 +60,8 @@ CROSS JOIN LATERAL (
     SELECT h.task_id, h.rank, h.order_key FROM aaiclick_queue.held h
     WHERE h.queue = lane.queue AND h.entrypoint = lane.entrypoint AND h.key = lane.key AND h.chain = lane.chain
     ORDER BY h.rank, h.order_key, h.task_id LIMIT $5) AS line
+WHERE lane.chain = '' OR line.task_id = (SELECT c.task_id FROM aaiclick_queue.held c WHERE c.chain = lane.chain
+                                         AND c.chain <> '' ORDER BY c.chain, c.order_key, c.task_id LIMIT 1)
 """
 LIMITS_OF_LANES = """
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.turn FROM aaiclick_queue.limits m

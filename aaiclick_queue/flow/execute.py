@@ -41,6 +41,7 @@ class Run:
 
     __slots__ = (
         "asyncio_task",
+        "child_pid",
         "claimed",
         "committed",
         "committing",
@@ -78,6 +79,7 @@ class Run:
         self.thread: asyncio.Future[Any] | None = None  # of the executor; it goes on when the run is told to stop
         self.stop_told = False  # whether anybody was told that its code has ended after a stop
         self.thread_id = 0
+        self.child_pid = 0  # of the process that runs it, where that is not this one
         self.asyncio_task: asyncio.Task[None] | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None

@@ -67,3 +67,18 @@ def in_line(place: str, task: str) -> str:
     return f"""{place}.queue = {task}.queue AND {place}.rank = -{task}.priority AND {place}.order_key = coalesce(
             (SELECT s.order_key FROM aaiclick_queue.slots s WHERE s.task_id = {task}.id AND s.order_key IS NOT NULL
              LIMIT 1), {task}.id) AND {place}.task_id = {task}.id"""
+
+
+def lacks_slot(task: str) -> str:
+    """Whether a limit applies to the task that it holds no slot of, or one that ends with its run.
+
+    One made since it got in, or a rate whose period is over.
+    """
+    return f"""EXISTS (
+        SELECT FROM (VALUES ('queue', {task}.queue), ('task', {task}.entrypoint), ('key', {task}.concurrency_key))
+            AS its(scope, name)
+        JOIN aaiclick_queue.limits m ON m.scope = its.scope AND m.name = its.name
+        WHERE (NOT m.per_key OR {task}.concurrency_key IS NOT NULL) AND NOT EXISTS (
+            SELECT FROM aaiclick_queue.slots s
+            WHERE s.task_id = {task}.id AND s.limit_id = m.id AND s.stopping = 0 AND NOT s.adopted
+              AND (s.ends_at IS NULL OR s.ends_at > now())))"""

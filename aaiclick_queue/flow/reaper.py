@@ -129,7 +129,9 @@ WHERE q.ctid = ANY(ARRAY(SELECT ctid FROM aaiclick_queue.queues WHERE max_depth 
 SWEEP_SLOTS = f"""
 DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
     SELECT s.ctid FROM aaiclick_queue.slots s LEFT JOIN aaiclick_queue.tasks t ON t.id = s.task_id
-    WHERE s.stopping <= 0 AND CASE
+    WHERE CASE
+        WHEN s.stopping > 0 THEN NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.id = s.worker_id
+                                             AND w.status IN ('ACTIVE', 'STOPPING'))
         WHEN s.ends_at IS NOT NULL THEN s.ends_at <= now()
         WHEN s.limit_id = 0 THEN t.id IS NULL OR (t.status IS NOT NULL
                                                   AND NOT (t.status = 'FAILED' AND coalesce(t.order_stops, false)))

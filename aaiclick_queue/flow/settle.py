@@ -13,7 +13,7 @@ from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, 
 from ..schema import Transaction
 from .ending import FAILURE_HOOKS, FORGET_ROWS, HOOKED_ROWS, slots_of
 from .outbox import append_from
-from .place import enter_line
+from .place import enter_line, lacks_slot
 
 # `taken` has: task_id, run_epoch, worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key, started_at,
 # kind, error (text), seconds, retry (text), stops (its code may still run). attempt counts the running one; a kind
@@ -52,7 +52,8 @@ final AS (
 ), released AS (
     SELECT taken.task_id, taken.run_epoch, taken.attempt - 1 AS attempt, taken.lost_count, taken.snoozes, taken.flags,
            t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by, taken.order_key,
-           taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = t.id AS admitted
+           taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = t.id AND NOT taken.stops
+           AND NOT {lacks_slot} AS admitted
     FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id WHERE taken.kind = 'RELEASED'
 ), kept AS (
     INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
@@ -94,7 +95,8 @@ _SLOTS = f"""fates AS MATERIALIZED (
                WHEN slot.seconds IS NULL AND taken.stops THEN 'stopping'
                WHEN slot.seconds > 0 AND taken.started_at + make_interval(secs => slot.seconds) > now() THEN 'until'
                ELSE 'free' END AS fate
-    FROM taken CROSS JOIN LATERAL ({slots_of("taken.task_id")}) AS slot WHERE taken.flags & 6 <> 0
+    FROM taken CROSS JOIN LATERAL ({slots_of("taken.task_id")}) AS slot
+    WHERE taken.flags & 6 <> 0 OR taken.stops  -- one that ran before there was a limit was not let in by it
 ), given_back AS (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(SELECT at FROM fates WHERE fate = 'free'))
 ), kept_slots AS (
@@ -106,6 +108,7 @@ _SLOTS = f"""fates AS MATERIALIZED (
 )"""
 SETTLE = _SETTLE.format(
     forget_rows=FORGET_ROWS,
+    lacks_slot=lacks_slot("t"),
     hooks=FAILURE_HOOKS,
     hooked_rows=HOOKED_ROWS,
     enter=enter_line("again"),

@@ -28,6 +28,8 @@ class MortalWorker(Worker):
         self, settings: Settings, plan: Plan, faults: Faults, resources: Mapping[Any, Any] | None = None
     ) -> None:
         super().__init__(settings, plan, resources=resources)
+        # A child would use the real resources instead of the test's, and see neither its patches nor its memory.
+        self.slots.keeps_apart = False
         self.dead = False
         self.passive = False  # a second worker was given its run: this one claims no more
         self._faults = faults

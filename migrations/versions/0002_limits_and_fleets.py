@@ -56,6 +56,7 @@ CREATE TABLE aaiclick_queue.held (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 500,
         autovacuum_vacuum_insert_threshold = -1, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 CREATE INDEX held_lanes ON aaiclick_queue.held (queue, entrypoint, key, chain, rank, order_key, task_id);
+CREATE INDEX held_orders ON aaiclick_queue.held (chain, order_key, task_id) WHERE chain <> '';
 CREATE TABLE aaiclick_queue.limits (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     scope text COLLATE "C" NOT NULL CONSTRAINT limits_scope_is_known CHECK (scope IN ('queue', 'task', 'key')),
@@ -212,6 +213,8 @@ DROP VIEW aaiclick_queue.task_status;
 INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
 SELECT h.queue, -t.priority, h.task_id, h.task_id, h.run_epoch, h.attempt, h.lost_count, h.snoozes, h.flags & 1
 FROM aaiclick_queue.held h JOIN aaiclick_queue.tasks t ON t.id = h.task_id;
+UPDATE aaiclick_queue.queues SET paused_at = NULL, paused_by = NULL, reason = NULL
+WHERE paused_by LIKE 'operation %';
 DROP TABLE aaiclick_queue.operations, aaiclick_queue.slots, aaiclick_queue.limits, aaiclick_queue.held;
 ALTER TABLE aaiclick_queue.workers DROP COLUMN threads, DROP COLUMN children, DROP COLUMN fleet, DROP COLUMN asked,
     DROP COLUMN stacks, DROP COLUMN stacks_at;

@@ -30,6 +30,8 @@ class Terminal:
     """A command in a pseudo-terminal; `with Terminal("top", env=…, columns=80, lines=24) as screen`."""
 
     def __init__(self, *arguments: str, env: dict[str, str], columns: int = 80, lines: int = 24) -> None:
+        # Not the size of the terminal that the tests were started from.
+        env = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES")}
         self._given = (arguments, {"TERM": "xterm-256color"} | env)
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)

@@ -38,6 +38,11 @@ async def hog(seconds: float) -> None:
     print("here", flush=True)
     time.sleep(seconds)
 
+@task(isolation="process")
+def apart(seconds: float) -> None:
+    print("here", flush=True)
+    time.sleep(seconds)
+
 @task
 async def spin() -> None:
     print("here", flush=True)
@@ -146,6 +151,23 @@ def test_workers_stacks_are_told_through_the_row_also_by_a_blocked_worker(
         assert told["id"] == alive["id"]
         assert "time.sleep(seconds)" in told["stacks"]
         assert started.stderr.count(": 1 run") == 0  # that is for the signal
+
+
+def test_a_child_process_tells_where_its_run_is_when_its_worker_is_asked(
+    settings: Settings, invoke: Invoke, hanging: Path
+) -> None:
+    with worker(settings, "-A", str(hanging)) as started:
+        task_id = start(invoke, "apart", seconds=3600)
+        started.wait_for(lambda: "here\n" in started.stdout + started.stderr)
+        [alive] = json.loads(invoke("workers", "list", "--json").stdout)
+        told = invoke("workers", "stacks", alive["id"]).stdout
+        [child] = re.findall(rf"hanging.apart  task {task_id}  attempt 1  in child process (\d+), which prints", told)
+        assert "children.py" not in told.split("\n\n")[1]
+        started.wait_for(lambda: f"child of worker {alive['id']} (pid {child})" in started.stderr)
+        started.wait_for(lambda: "in apart\n    time.sleep(seconds)" in started.stderr)
+        before = started.stderr.count("child of worker")
+        started.wait_for(lambda: asked(started) and started.stderr.count("child of worker") > before)
+        assert running(invoke) == {task_id}
 
 
 def test_a_worker_that_cannot_answer_is_told_apart(settings: Settings, invoke: Invoke) -> None:

@@ -53,9 +53,12 @@ async def sit(seconds: float) -> None:
 
 @task
 async def block(seconds: float) -> None:
-    """Do to the event loop what nobody should."""
+    """Do to the event loop what nobody should, until the test has seen enough."""
     _note("block")
-    time.sleep(seconds)  # noqa: ASYNC251
+    enough = Path(os.environ[RUNS_FILE]).with_name("enough")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not enough.exists():
+        time.sleep(0.05)  # noqa: ASYNC251
 
 
 @task

@@ -114,7 +114,7 @@ async def test_a_restart_of_postgres_loses_no_task_and_costs_none_an_attempt(
     own_settings: Settings, own_postgres: OwnPostgres, own_look: Console, mode: str
 ) -> None:
     async with connect(settings=own_settings) as client:
-        await tasks.tick.enqueue_many([{"seconds": 0.01}] * 6_000, client=client)
+        await tasks.tick.enqueue_many([{"seconds": 0.1}] * 6_000, client=client)
         await tasks.tick.enqueue_many([{"seconds": 1.5}] * 20, client=client)
     with Fleet(own_settings) as fleet:
         workers = [fleet.start(), fleet.start()]

@@ -138,7 +138,7 @@ async def test_a_blocked_event_loop_is_shown_and_what_waits_behind_it_is_left_to
 ) -> None:
     async with connect(settings=settings) as client:
         await tasks.tick.enqueue_many([{"seconds": 0.0}] * 300, client=client)
-        blocking = await tasks.block.enqueue(20.0, client=client)
+        blocking = await tasks.block.enqueue(100.0, client=client)
         behind = await tasks.tick.enqueue_many([{"seconds": 0.0}] * 300, client=client)
     with Fleet(settings, loop_stall_seconds=0.5) as fleet:
         blocked = fleet.start("-c", "1")
@@ -151,6 +151,7 @@ async def test_a_blocked_event_loop_is_shown_and_what_waits_behind_it_is_left_to
         assert look.value(ENDED, [blocking.id]) == 0, "the block is over already"
         handed_back = look.rows("SELECT id FROM aaiclick_queue.tasks WHERE run_epoch > 1")
         assert handed_back, "nothing had waited behind the block"
+        fleet.enough()
         look.wait_for_all(fleet)
 
         assert look.statuses() == {"COMPLETED": 601}

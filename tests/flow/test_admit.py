@@ -152,8 +152,24 @@ async def test_the_slot_of_a_cancelled_run_is_free_when_its_worker_is_over(db: D
     await claim(db, worker_id)
     await cancel(db, [first])
     assert await admit(db) == 0
+    await Reaper(db).sweep_once()
+    assert await admit(db) == 0
     await set_status(db, worker_id, "STOPPED", Counters())
     assert await admit(db) == 1
+
+
+async def test_the_sweep_frees_the_slots_of_cancelled_runs_of_workers_that_are_over(db: Database) -> None:
+    await make(db)
+    [first] = await put(db)
+    await admit(db)
+    worker_id = await register_worker(db)
+    await claim(db, worker_id)
+    await cancel(db, [first])
+    await Reaper(db).sweep_once()
+    assert await count(db, "slots") == 1
+    await set_status(db, worker_id, "STOPPED", Counters())
+    await Reaper(db).sweep_once()
+    assert await count(db, "slots") == 0
 
 
 async def test_a_timed_out_thread_holds_its_slot_while_its_retry_waits_for_another(db: Database) -> None:

@@ -280,7 +280,7 @@ async def test_a_worker_refuses_to_start_without_a_resource(quick: Settings, db:
     async def replica() -> AsyncIterator[Replica]:
         yield Replica(Engine())
 
-    await refused(quick, BadResource, r"\(resources give Replica\): declare one", db)
+    await refused(quick, BadResource, r"\(resources give .*Replica.*\): declare one", db)
 
     @resource
     async def engine(pool: Pool) -> AsyncIterator[Engine]:
@@ -502,6 +502,21 @@ async def test_a_run_in_a_process_of_its_own_is_tried_again_when_its_resource_do
     place = await row(db, "delayed", handle.id)
     assert (place["reason"], place["attempt"], place["lost_count"]) == ("retry", 1, 2)
     del sys.modules["lifespan_alone_broken"]
+
+
+async def test_what_a_process_opens_for_its_first_run_is_not_in_the_time_of_that_run(
+    quick: Settings, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = ALONE.replace("yield", "await asyncio.sleep(2)\n    yield").replace("import os", "import asyncio, os")
+    (tmp_path / "lifespan_alone_slow.py").write_text(text.replace("@task", '@task(isolation="process")'))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import lifespan_alone_slow  # type: ignore[import-not-found]
+
+    async with running_worker(quick):
+        handle = await lifespan_alone_slow.pid.options(timeout=1, max_attempts=1).enqueue(client=client)
+        opened_in, ran_in = await handle.result(timeout=30)
+    assert opened_in == ran_in != os.getpid()
+    del sys.modules["lifespan_alone_slow"]
 
 
 async def delayed(db: Database, task_id: int) -> bool:

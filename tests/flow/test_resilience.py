@@ -142,7 +142,7 @@ async def test_a_result_is_waited_for_through_a_look_that_was_cancelled(
     waiting = asyncio.create_task(one.result(30))
     async with db.transaction() as blocker:
         await blocker.fetch("LOCK TABLE aaiclick_queue.tasks IN ACCESS EXCLUSIVE MODE")
-        await until(lambda: db.fetchval(CANCEL_STATEMENTS, "%FROM aaiclick_queue.tasks WHERE id = ANY%"))
+        await until(lambda: db.fetchval(CANCEL_STATEMENTS, "%FROM aaiclick_queue.tasks WHERE id = wanted.id%"))
     async with running_worker(quick):
         assert await waiting == 5
 

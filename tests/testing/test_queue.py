@@ -205,6 +205,22 @@ def greeter() -> Iterator[Greeter]:
     yield Greeter()
 
 
+@task(isolation="process")
+def greet_apart(name: str, greeter: Inject[Greeter]) -> str:
+    ran.append(name)
+    return f"{greeter.word} {name}"
+
+
+async def test_a_task_for_a_process_of_its_own_has_the_resources_and_the_memory_of_the_test(
+    queue: QueueUnderTest,
+) -> None:
+    queue.resources[Greeter] = mine = Greeter()
+    mine.word = "test"
+    await greet_apart.enqueue("ada")
+    [done] = await queue.drain(raising=True)
+    assert (done.result, ran) == ("test ada", ["ada"])
+
+
 async def test_workers_of_the_test_use_its_resources(queue: QueueUnderTest) -> None:
     mine = queue.resources[Greeter] = Greeter()
     mine.word = "welcome"

@@ -31,7 +31,7 @@ async def _claim_and_complete() -> None:
     assert url is not None
     connection = await asyncpg.connect(plain_dsn(url), server_settings=SESSION | FLOW_PLANS)
     worker_id = secrets.randbits(62)
-    await connection.execute(REGISTER_WORKER, worker_id, 3600.0, os.getpid(), BATCH, "bare", "bare", ["default"])
+    await connection.execute(REGISTER_WORKER, worker_id, 3600.0, os.getpid(), BATCH, "bare", "bare", ["default"], None)
     mark = HEAD
     while True:
         place = ([part] for part in mark)
