@@ -310,5 +310,5 @@ def test_outside_of_the_kit_nothing_can_be_killed() -> None:
 
 @pytest.mark.parametrize("target", ["outside", f"{__name__}.nosuch", "nosuch_module.f", "..f"])
 def test_a_kill_at_what_is_not_there_is_refused_by_name(queue: QueueUnderTest, target: str) -> None:
-    with pytest.raises(ValueError, match="name what is called as module.function"), queue.kill_at(target):
+    with pytest.raises(ValueError, match="name what is called as"), queue.kill_at(target):
         pass
