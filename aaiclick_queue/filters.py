@@ -39,7 +39,9 @@ def checked(where: Mapping[str, Any], *, everything: bool = False, statuses: Ite
     if found.get("status") not in (None, *statuses):
         raise BadTask(f"status={found['status']}: here it can be {', '.join(statuses)}")
     if not found and not everything:
-        raise BadTask("no filter, so every task would be meant: name queue, entrypoint …, or say everything=True")
+        raise BadTask(
+            "no filter, so every task would be meant: name queue, entrypoint …, or say everything=True (--everything)"
+        )
     return found
 
 

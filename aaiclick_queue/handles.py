@@ -10,7 +10,7 @@ import msgspec
 
 from .client import Client, default_blocking_client, default_client
 from .codec import decode_json
-from .errors import QueueError, ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
+from .errors import BadTask, QueueError, ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
 from .outcome import Error
 from .portal import run_blocking
 from .status import Status
@@ -145,6 +145,8 @@ class Handle(Generic[R]):
 
 def handle(task_id: int, *, client: Client | None = None) -> Handle[Any]:
     """The handle of a task whose id is known."""
+    if isinstance(task_id, bool) or not isinstance(task_id, int) or not 0 < task_id < 2**63:
+        raise BadTask(f"{task_id!r} is no task id: give the whole number that an enqueue gave, int(…) of its text")
     return Handle(task_id, client=client)
 
 

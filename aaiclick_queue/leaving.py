@@ -111,7 +111,7 @@ class Leaving:
             if why is not None:
                 break
             await asyncio.sleep(LOOK_SECONDS)
-        log.info("→ %s", why, extra={"event": "worker leaves", "reason": why, "runs": self.ran})
+        log.info("%s", why, extra={"event": "worker leaves", "reason": why, "runs": self.ran})
         self._worker.stop()
 
     async def _due(self) -> str | None:

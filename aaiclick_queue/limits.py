@@ -35,6 +35,7 @@ PERIODS = {
     "day": 86400,
 }
 MOST = 1_000_000
+LONGEST = 366 * 86400.0
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -55,7 +56,9 @@ class Rate(msgspec.Struct, frozen=True):
         if not found or (PERIODS.get(unit) or PERIODS.get(unit.rstrip("s"))) is None:
             raise BadTask(f"rate={value!r} is no rate: write '100/min', '10/s' or '5/10s'")
         period = float(found[2] or 1) * (PERIODS.get(unit) or PERIODS[unit.rstrip("s")])
-        return cls(_count("rate", int(found[1])), seconds("rate", period, least=0.001))
+        if not 1 <= int(found[1]) <= MOST or not 0.001 <= period <= LONGEST:
+            raise BadTask(f"rate={value!r}: give 1 to {MOST:,} starts in a period of 1 ms to 366 days, as '100/min'")
+        return cls(int(found[1]), period)
 
 
 async def limit_queue(  # noqa: PLR0913 - one parameter a limit
@@ -165,6 +168,8 @@ def changes(scope: Scope, name: str, **given: Any) -> Changes:
         if value is None or value is False:
             wanted[key] = None
         elif kind == "fair":
+            if value is not True:
+                raise BadTask(f"fair={value!r}: give True or False")
             wanted[key] = msgspec.structs.replace(key, n=FAIR_WINDOW)
         elif kind == "rate":
             rate = Rate.of(value)
@@ -206,5 +211,5 @@ def _count(name: str, value: Any) -> int:
 
 def _name(what: str, value: Any) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= 200 or "\x00" in value:
-        raise BadTask(f"{what}={value!r}: give a name of 1 to 200 characters")
+        raise BadTask(f"{what}={value!r}: give a name as text, of 1 to 200 characters")
     return value

@@ -70,7 +70,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         retry = {k.removeprefix("retry_"): plain.pop(k) for k in _RETRY_FIELDS if k in plain}
         unknown = [name for name in plain if name not in cls.__struct_fields__ or name == "retry"]
         if unknown:
-            known = [*(f for f in cls.__struct_fields__ if f != "retry"), *_RETRY_FIELDS, *CELERY_OPTIONS]
+            if unknown[0] in ONLY_ON_TASK:
+                raise BadTask(f"{unknown[0]} belongs to the code that runs, not to one enqueue: give it to @task(…)")
+            known = [
+                *(f for f in cls.__struct_fields__ if f != "retry"),
+                *_RETRY_FIELDS,
+                *CELERY_OPTIONS,
+                *ONLY_ON_TASK,
+            ]
             near = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
             raise BadTask(f"unknown option {unknown[0]!r}: {hint}")
@@ -86,6 +93,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOTHING = Options()
+ONLY_ON_TASK = ("entrypoint", "aliases", "heartbeat_timeout", "isolation")
 _RETRY_FIELDS = ("retry_delay", "retry_factor", "retry_max_delay", "retry_jitter")
 
 

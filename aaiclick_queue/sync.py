@@ -12,6 +12,7 @@ from .client import default_client
 from .filters import Where
 from .flow.limits import LimitView
 from .handles import Handle
+from .handles import handle as handle_of
 from .operations import Progress
 from .portal import run_blocking, submit
 from .results import as_completed as as_completed_async
@@ -36,17 +37,17 @@ def enqueue_many(task: Task[Any, Any], rows: Iterable[Mapping[str, Any]]) -> lis
 
 def status(task_id: int) -> Status:
     """Where the task is now."""
-    return submit(Handle[Any](task_id).status())
+    return submit(handle_of(task_id).status())
 
 
 def result(task_id: int, timeout: float | None = None) -> Any:
     """Wait for the task's end; gives its result as plain JSON, or raises what became of it instead."""
-    return run_blocking(Handle[Any](task_id).result(timeout), instead="await handle(id).result()")
+    return run_blocking(handle_of(task_id).result(timeout), instead="await handle(id).result()")
 
 
 def wait(task_id: int, timeout: float | None = None) -> Status:
     """Wait for the task's end, whatever it is."""
-    return run_blocking(Handle[Any](task_id).wait(timeout), instead="await handle(id).wait()")
+    return run_blocking(handle_of(task_id).wait(timeout), instead="await handle(id).wait()")
 
 
 @overload

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -274,11 +276,31 @@ def task(
         if not callable(function):
             raise BadTask(f"@task takes a function, not {function!r}: write @task or @task(queue=…)")
         made: Task[Any, Any] = Task(function, entrypoint or entrypoint_of(function), given, silence, isolation)
+        _check_templates(made)
         for name in (made.entrypoint, *aliases):
             _register(name, made)
         return made
 
     return decorate if function is None else decorate(function)
+
+
+def _check_templates(made: Task[Any, Any]) -> None:
+    """Refuse a key that no call could fill in, where it is written and not at the first enqueue."""
+    for option in ("concurrency_key", "order_by"):
+        template = getattr(made.defaults, option)
+        if template is None or "{" not in template:
+            continue
+        known = inspect.signature(made.function).parameters
+        try:
+            fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+        except ValueError as error:
+            raise BadTask(
+                f"{option}={template!r} cannot be filled in ({error}): write it as tenant-{{tenant}}"
+            ) from None
+        for field in fields:
+            if (name := re.split(r"[.\[]", field)[0]) not in known:
+                what = f"{option}={template!r} cannot be filled in, {made.entrypoint} has no parameter {name!r}"
+                raise BadTask(f"{what}: name one that it has, as tenant-{{tenant}}")
 
 
 def entrypoint_of(function: Callable[..., Any]) -> str:
@@ -321,8 +343,6 @@ def _check_isolation(given: object) -> None:
 
 
 def _for_one_enqueue(options: Mapping[str, Any], *, below: Options | None = None) -> Options:
-    if "isolation" in options:
-        raise BadTask("isolation belongs to the code that runs, not to one enqueue: give it to @task(…)")
     given = Options.given(options, below=below)
     if given.retry_on is not None or given.give_up_on is not None:
         raise BadTask(

@@ -248,6 +248,8 @@ async def _limits_of(db: Database, scope: str, name: str) -> list[LimitView]:
 
 def _value(word: str, value: Any) -> Any:
     """None for `none`; numbers as numbers, the rest as it is."""
+    from ..limits import MOST
+
     if isinstance(value, bool):
         return value
     if value.lower() == "none":
@@ -255,14 +257,18 @@ def _value(word: str, value: Any) -> Any:
     if word in ("rate", "per_key_rate"):
         return value
     digits = value.replace(",", "").replace("_", "")
-    if not re.fullmatch(r"\d{1,9}", digits):
-        fail(f"--{word.replace('_', '-')} {value}: that is no whole number", "give a number, or none", code=USAGE)
+    if not re.fullmatch(r"\d{1,9}", digits) or not 1 <= int(digits) <= MOST:
+        what = f"--{word.replace('_', '-')} {value}: that is no whole number from 1 to {MOST:,}"
+        fail(what, "give one, or `none` for no limit", code=USAGE)
     return int(digits)
 
 
 def _doubt(entrypoint: str) -> None:
     if "." not in entrypoint:
-        echo(f"note: a limit names the whole entrypoint, module.function; {entrypoint!r} has no module", err=True)
+        echo(
+            f"note: limits and pauses go by the whole entrypoint, module.function; {entrypoint!r} has no module",
+            err=True,
+        )
 
 
 def _shown(kind: str, n: int, seconds: float | None) -> str:

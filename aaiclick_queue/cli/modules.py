@@ -62,8 +62,13 @@ def _module_name(text: str) -> str:
 def _broken(name: str, error: BaseException, *, verbose: bool) -> None:
     if verbose:
         echo("".join(traceback.format_exception(error)).rstrip(), err=True)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    where = f" ({frames[-1].filename} line {frames[-1].lineno})" if len(frames) > 1 else ""
+    ours = str(Path(__file__).parents[1])
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "importlib" not in frame.filename and not frame.filename.startswith(ours)
+    ]
+    where = f" ({frames[-1].filename} line {frames[-1].lineno})" if frames else ""
     if isinstance(error, SyntaxError):
         where = f" ({error.filename} line {error.lineno})"
     what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"

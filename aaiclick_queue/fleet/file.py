@@ -94,11 +94,20 @@ def _fleet(file: Path, text: str, asked: FileKeys) -> Fleet:
             what = f"[groups.{name}] has no modules, so it could run nothing: add {example('modules')}"
             raise BadFleet(told(file, text, [Mistake(("groups", name), what)]))
         groups[name] = msgspec.convert(keys, Group)
+        if strange := [queue for queue in groups[name].limits or {} if not _serves(groups[name], queue)]:
+            where = ("groups", name, "limits") if "limits" in own else ("limits",)
+            what = f"limits.{strange[0]} in [groups.{name}], which does not serve that queue: add it to queues"
+            raise BadFleet(told(file, text, [Mistake(where, what)]))
     folder = Path.cwd() if asked.folder is None else (file.parent / asked.folder).resolve()
     if not folder.is_dir():
         what = f"folder = {asked.folder!r}: there is no folder {folder}; give one as seen from this file"
         raise BadFleet(told(file, text, [Mistake(("folder",), what)]))
     return Fleet(name=asked.name or _stem(file), file=file.resolve(), folder=folder, groups=groups)
+
+
+def _serves(group: Group, queue: str) -> bool:
+    queues = group.queues or ["default"]
+    return "*" in queues or queue in queues
 
 
 def _given(keys: BaseModel, *, but: set[str] | None = None) -> dict[str, Any]:

@@ -89,12 +89,14 @@ _BY_LINE = {
     "order": "p.queue, p.rank, p.order_key, p.task_id",
     "key": "jsonb_build_array(queue, rank, order_key, task_id)",
 }
+# LATERAL and OFFSET 0 as in a count: each of the thousand is looked up by its id, and not by a pass over all tasks.
 _PAGE = """
 WITH page AS MATERIALIZED (
     SELECT p.ctid, p.task_id, p.queue, p.rank, p.order_key{columns} FROM aaiclick_queue.{place} p
     WHERE {page} ORDER BY {order} LIMIT $2
 ), wanted AS MATERIALIZED (
-    SELECT page.task_id, page.ctid FROM page JOIN aaiclick_queue.tasks t ON t.id = page.task_id WHERE {wanted}
+    SELECT page.task_id, page.ctid FROM page CROSS JOIN LATERAL (
+        SELECT FROM aaiclick_queue.tasks t WHERE t.id = page.task_id AND {wanted} OFFSET 0) AS found
 ), taken AS (
     DELETE FROM aaiclick_queue.{place} WHERE ctid = ANY(ARRAY(
         SELECT p.ctid FROM aaiclick_queue.{place} p JOIN wanted ON p.ctid = wanted.ctid AND p.task_id = wanted.task_id
@@ -161,8 +163,10 @@ WITH page AS MATERIALIZED (
     SELECT id AS task_id FROM aaiclick_queue.tasks
     WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2
 ), wanted AS MATERIALIZED (
-    SELECT t.id FROM page JOIN aaiclick_queue.tasks t ON t.id = page.task_id
-    WHERE t.status = coalesce($3::jsonb->>'status', 'FAILED') AND t.finished_at <= $6::timestamptz AND {_WANTED}
+    SELECT page.task_id AS id FROM page CROSS JOIN LATERAL (
+        SELECT FROM aaiclick_queue.tasks t
+        WHERE t.id = page.task_id AND t.status = coalesce($3::jsonb->>'status', 'FAILED')
+        AND t.finished_at <= $6::timestamptz AND {_WANTED} OFFSET 0) AS found
 ), {retry_ended("SELECT id FROM wanted", by="$5::text")}
 SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
        (SELECT count(*) FROM open) AS taken, (SELECT jsonb_build_array(max(task_id)) FROM page) AS after

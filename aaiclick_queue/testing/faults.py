@@ -122,8 +122,11 @@ def _found(target: str) -> tuple[Any, str, Any]:
     path, _, name = target.rpartition(".")
     if not path:
         raise ValueError(f"{target!r}: name what is called as module.function")
-    owner = pkgutil.resolve_name(path)
-    return owner, name, inspect.getattr_static(owner, name)
+    try:
+        owner = pkgutil.resolve_name(path)
+        return owner, name, inspect.getattr_static(owner, name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"there is no {target} ({error}): name what is called as module.function") from None
 
 
 def _deadly(original: Callable[..., Any], fault: Fault) -> Callable[..., Any]:

@@ -67,6 +67,9 @@ def test_a_full_queue_refuses_what_is_enqueued_and_says_how_to_go_on(invoke: Inv
         ["--max-running", "many"],
         ["--rate", "often"],
         ["--rate", "5/fortnight"],
+        ["--rate", "0/s"],
+        ["--rate", "1/0s"],
+        ["--max-depth", "1000001"],
         ["--per-key", "-1"],
         ["--max-depth", "1.5"],
     ],
@@ -76,6 +79,8 @@ def test_a_limit_that_cannot_be_is_refused_and_nothing_is_written(invoke: Invoke
     ran = invoke("queue", "limit", "mail", *arguments)
     assert (ran.exit_code, ran.stdout) == (2, "")
     assert "fix: " in ran.stderr
+    assert arguments[1] in ran.stderr
+    assert "None" not in ran.stderr
     assert limits(invoke) == []
 
 
@@ -97,7 +102,7 @@ def test_tasks_and_keys_are_limited_by_name(invoke: Invoke) -> None:
     assert json.loads(invoke("key", "limit", "acme", "--json").stdout)[0]["n"] == 2
     ran = invoke("task", "limit", "send", "--rate", "5/10s")
     assert ran.exit_code == 0
-    assert "names the whole entrypoint" in ran.stderr
+    assert "go by the whole entrypoint" in ran.stderr
 
 
 def test_a_paused_task_says_why_it_waits_until_it_is_resumed(invoke: Invoke) -> None:

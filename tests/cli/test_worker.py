@@ -227,6 +227,7 @@ def test_processes_that_can_never_start_are_not_started_again(settings: Settings
         ("raise RuntimeError('boom')", "RuntimeError: boom"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("x = 1", "registers no task"),
+        ("from aaiclick_queue import task\ntask(keep='some')", "shop.py line 2)"),
     ],
 )
 def test_a_module_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, source: str, part: str) -> None:

@@ -68,6 +68,11 @@ def test_every_key_of_a_group_is_an_option_of_the_worker() -> None:
         (ONE + 'queues = ["a,b"]', "('a,b' is no queue)"),
         (ONE + 'queues = ["*", "b"]', "('*' serves every queue already)"),
         (ONE + "limits = { mail = 0 }", "line 3: limits.mail = 0 in [groups.a]: give a table of queues and numbers"),
+        (
+            ONE + "limits = { mail = 2 }",
+            "line 3: limits.mail in [groups.a], which does not serve that queue: add it to",
+        ),
+        ("limits = { mial = 2 }\n" + ONE + 'queues = ["mail"]', "line 1: limits.mial in [groups.a], which does not"),
         (ONE + 'queues = "mail"', "line 3: queues = 'mail' in [groups.a]: give a list of names"),
         ('[groups.a]\nmodules = ["a,b"]', "('a,b' is no module)"),
         ('[groups.a]\nmodules = ["--evil"]', "('--evil' is no module)"),

@@ -570,6 +570,12 @@ async def test_a_handle_tells_where_the_task_is_all_the_way(client: Client, db: 
     assert not await one.cancel()
 
 
+@pytest.mark.parametrize("given", ["7528001083902271948", "abc", None, True, 0, 2**63, 1.0])
+def test_a_handle_of_what_is_no_id_is_refused_and_never_waits(given: Any) -> None:
+    with pytest.raises(BadTask, match="is no task id: give the whole number"):
+        handle(given)
+
+
 async def test_a_handle_raises_what_became_of_the_task(client: Client, db: Database) -> None:
     failed, cancelled = await greet.enqueue("a", client=client), await greet.enqueue("b", client=client)
     [run] = await claim(db, await register_worker(db), 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
@@ -14,8 +16,9 @@ from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
 from aaiclick_queue.flow.admit import Admission
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.move import move_tasks
-from aaiclick_queue.flow.operate import make_operation, work_once
+from aaiclick_queue.flow.operate import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_PAGE, make_operation, work_once
 from aaiclick_queue.flow.pause import pause_queue
+from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_WAITING
 from aaiclick_queue.operations import (
     Operation,
     cancel_operation,
@@ -524,3 +527,23 @@ async def test_a_pause_that_has_run_out_and_is_made_again_takes_its_tasks_out_of
 async def test_a_move_onto_itself_is_refused(db: Database) -> None:
     with pytest.raises(BadTask, match="name another one"):
         moving("mail", {"queue": "mail"})
+
+
+async def test_a_count_looks_each_task_up_by_its_id_however_new_the_tables_are(db: Database) -> None:
+    await put(db, count=2_000, queue="mail")
+    for place, sql in {**COUNT_WAITING, "ended": COUNT_ENDED}.items():
+        plan = "\n".join(row[0] for row in await db.fetch("EXPLAIN " + sql, '{"queue": "mail"}', 100_000, 10_001))
+        assert "Index Cond: (id = looked" in plan, (place, plan)
+
+
+async def test_a_page_looks_each_task_up_by_its_id_however_new_the_tables_are(db: Database) -> None:
+    await put(db, count=2_000, queue="mail")
+    pages: list[tuple[str, list[Any]]] = [
+        *((sql, ["{}"]) for sql in CANCEL_PAGE.values()),
+        *((sql, ['{"queue": "slow"}']) for sql in MOVE_PAGE.values()),
+        *((sql, ["{}", 1]) for sql in LIMIT_PAGE.values()),
+        (RETRY_PAGE, ["me", datetime.now(UTC)]),
+    ]
+    for sql, more in pages:
+        plan = "\n".join(line[0] for line in await db.fetch("EXPLAIN " + sql, None, 1000, "{}", 2**62, *more))
+        assert re.search(r"Index Cond: .*\(id = page", plan), plan

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -199,3 +200,13 @@ def test_what_a_failure_does_is_refused_without_an_order() -> None:
 async def test_a_template_that_cannot_be_filled_in_is_refused(client: Client) -> None:
     with pytest.raises(BadTask, match="cannot be filled in"):
         await change.options(order_by="{nobody}").enqueue("ada", 1, client=client)
+
+
+@pytest.mark.parametrize("template", ["{nobody}", "a-{}", "a-{0}", "a-{customer", "a-{nobody.name}"])
+@pytest.mark.parametrize("option", ["order_by", "concurrency_key"])
+def test_a_template_that_no_call_can_fill_in_is_refused_where_it_is_written(option: str, template: str) -> None:
+    async def nothing(customer: str) -> None: ...
+
+    options: dict[str, Any] = {option: template}
+    with pytest.raises(BadTask, match="cannot be filled in"):
+        task(**options)(nothing)

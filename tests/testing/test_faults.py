@@ -306,3 +306,9 @@ async def test_a_call_that_no_run_made_says_so(queue: QueueUnderTest) -> None:
 def test_outside_of_the_kit_nothing_can_be_killed() -> None:
     with pytest.raises(WrongContext, match="testing kit"):
         kill_here()
+
+
+@pytest.mark.parametrize("target", ["outside", f"{__name__}.nosuch", "nosuch_module.f", "..f"])
+def test_a_kill_at_what_is_not_there_is_refused_by_name(queue: QueueUnderTest, target: str) -> None:
+    with pytest.raises(ValueError, match="name what is called as"), queue.kill_at(target):
+        pass

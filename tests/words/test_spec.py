@@ -102,6 +102,11 @@ def test_what_is_given_is_what_is_meant(given: dict[str, Any], field: str, value
         ({"prioriti": 1}, "unknown option 'prioriti': did you mean 'priority'"),
         ({"max_retry": 1}, "did you mean 'max_retries'"),
         ({"retry": Policy()}, "unknown option 'retry'"),
+        ({"isolatoin": "process"}, "unknown option 'isolatoin': did you mean 'isolation'"),
+        (
+            {"heartbeat_timeout": 5},
+            "heartbeat_timeout belongs to the code that runs, not to one enqueue: give it to @task",
+        ),
         ({"zzz": 1}, "unknown option 'zzz': known are .*countdown.*"),
     ],
 )
