@@ -84,6 +84,11 @@ class Mix:
         if len(self._queues) > QUEUES_KNOWN:
             del self._queues[next(iter(self._queues))]
 
+    def brings_only(self, queue: str, kind: Kind) -> bool:
+        """Whether next to nothing else was seen in that queue."""
+        shares = self._queues.get(queue)
+        return shares is not None and shares[kind] >= 1 - RARE
+
     def some_without(self, kind: Kind, *, resting: AbstractSet[str]) -> bool:
         """Whether queues are known beside those at rest, and none of them brings that kind."""
         others = [shares[kind] for queue, shares in self._queues.items() if queue not in resting]

@@ -230,6 +230,18 @@ def checked(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
     return tuple(given)
 
 
+def checked_for_worker(given: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """The same, once a worker can have all of them to itself: its children know only what modules install."""
+    for one in checked(given):
+        if one.in_child:
+            name = type(one).__qualname__
+            raise BadTask(
+                f"middleware {name} belongs into child processes (in_child), which do not know what a worker is given: "
+                f"install it with use({name}()) in a module with tasks"
+            )
+    return tuple(given)
+
+
 def around_enqueue(own: Sequence[Middleware]) -> list[Middleware]:
     """Those that have something to do around an enqueue, outermost first."""
     return [one for one in (*installed, *own) if _overrides(one, "enqueue")]

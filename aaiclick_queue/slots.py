@@ -22,6 +22,7 @@ from .outcome import Outcome
 CLAIM_LIMIT = 500
 UNSTARTED_SECONDS = 1.0
 TIMERS_SECONDS = 1.0
+LEFT_SECONDS = 1.5
 
 
 class Slots:
@@ -54,6 +55,7 @@ class Slots:
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
         self._prefetch = prefetch
         self.keeps_apart = True  # whether runs have child processes at all
+        self._left: dict[str, tuple[Kind, float]] = {}  # queues whose runs were handed back, until when
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
@@ -79,7 +81,8 @@ class Slots:
     def crowded(self) -> frozenset[str]:
         """Queues of the runs that wait for a kind which is full: more of them would find no room either."""
         full = (kind for kind in self._kinds if kind.is_crowded(prefetch=self._prefetch))
-        return frozenset(run.claimed.queue for kind in full for run in kind.waiting)
+        crowded = frozenset(run.claimed.queue for kind in full for run in kind.waiting)
+        return crowded | self._left_to_others() if self._left else crowded
 
     def has_room_for_others(self) -> bool:
         """Whether some kind is not full, rare as it may be."""
@@ -115,7 +118,10 @@ class Slots:
         limit = time.monotonic() - older_seconds
         for kind in self._kinds:
             while kind.waiting and kind.waiting[0].taken <= limit:
-                self._ended(kind.waiting.popleft(), RELEASED)
+                run = kind.waiting.popleft()
+                if self._mix.brings_only(run.claimed.queue, kind):
+                    self._left[run.claimed.queue] = (kind, time.monotonic() + LEFT_SECONDS)
+                self._ended(run, RELEASED)
 
     def let_go(self, run: Run) -> None:
         """The run's outcome is written, or it was not ours any more."""
@@ -188,6 +194,12 @@ class Slots:
             until = min(until, run.sign_of_life + silence)
         loop = asyncio.get_running_loop()
         run.timer = loop.call_later(max(0.0, until - run.sign_of_life), self._time_out, run)
+
+    def _left_to_others(self) -> frozenset[str]:
+        # Else it would take them again at once: eight runs took 5 s to reach four workers with two children each.
+        now = time.monotonic()
+        self._left = {queue: (kind, until) for queue, (kind, until) in self._left.items() if until > now}
+        return frozenset(queue for queue, (kind, _) in self._left.items() if not kind.open(prefetch=self._prefetch))
 
     def _kind_of(self, run: Run) -> Kind:
         is_apart = run.definition.isolation is not None or run.claimed.lost_count >= ALONE_FROM

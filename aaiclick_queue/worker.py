@@ -38,7 +38,7 @@ from .leaving import Leaving
 from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
-from .middleware import Middleware, checked, middleware_here
+from .middleware import Middleware, checked_for_worker, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
 from .outcome import Ended, Outcome
@@ -74,7 +74,7 @@ class Worker:
         """`resources` are values by type for this process, instead of what is declared."""
         self.settings = settings
         self._resources = resources
-        self._middleware = checked(middleware)
+        self._middleware = checked_for_worker(middleware)
         self.plan = plan or Plan()
         self.worker_id = 0
         self.started = asyncio.Event()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from aaiclick_queue.kinds import A_FEW, QUEUES_KNOWN, Kind, KindName, Mix, room_of
+from aaiclick_queue.slots import Slots
 
 MOST = 500
 
@@ -130,3 +131,19 @@ def test_shares_follow_what_is_claimed_and_few_queues_are_remembered() -> None:
     assert len(mix._queues) == QUEUES_KNOWN
     assert found[2].share > 0.99
     assert found[0].share < 0.01
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_queue_whose_runs_were_handed_back_is_left_to_others_while_its_kind_is_full(*, alone: bool) -> None:
+    handed_back: list[object] = []
+    slots = Slots(size=1, threads=1, ended=lambda run, _: handed_back.append(run))
+    process = slots._process
+    slots._mix.met({("slow", process): 1} if alone else {("slow", process): 1, ("slow", slots._async): 1})
+    process.taken = process.size
+    run = SimpleNamespace(claimed=SimpleNamespace(queue="slow"), taken=0.0)
+    process.waiting.append(run)  # type: ignore[arg-type]
+    slots.release_unstarted()
+    assert handed_back == [run]
+    assert slots.crowded() == ({"slow"} if alone else set())  # others in that queue may be of another kind
+    process.taken = 0
+    assert slots.crowded() == set()

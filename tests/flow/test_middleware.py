@@ -625,6 +625,14 @@ async def test_of_a_run_in_a_process_of_its_own_the_worker_and_the_child_see_one
     del sys.modules["middleware_alone"]
 
 
+def test_a_worker_is_not_given_middleware_that_its_children_would_have_to_know(settings: Settings) -> None:
+    class Apart(Middleware):
+        in_child = True
+
+    with pytest.raises(BadTask, match=r"install it with use\(.*Apart\(\)\)"):
+        Worker(settings, middleware=[Apart()])
+
+
 async def test_without_middleware_none_of_it_is_called(
     quick: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
