@@ -6,8 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from .caps import Lines
@@ -25,6 +24,8 @@ log = logging.getLogger("aaiclick_queue.worker")
 RESCAN_SECONDS = 1.0  # bounds the loss of any wake-up
 SLOW_CLAIM_SECONDS = 4.0  # the heartbeat takes leases that nobody knows of for strangers after 5 s
 REST_SECONDS = 5.0
+EARLY_SECONDS = 0.1
+HEAD_START_SECONDS = 1.5  # an idle worker looks about once a second
 MANY_UNKNOWN = 20  # a queue full of them is left to others for a while; a few just wait for their cool-down
 
 
@@ -33,14 +34,44 @@ class Claiming(Protocol):
 
     worker_id: int
 
-    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
-        """Start the runs that were leased to this worker id; returns the queues of those that nobody knows here."""
+    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
+        """Start the runs that were leased to this worker id; gives the cool-downs, by queue, of those unknown here."""
 
     def unanswered(self) -> None:
         """A claim may have happened without our knowing."""
 
     def found_nothing(self) -> None:
         """There was a wake-up and nothing to claim: what was enqueued may be held."""
+
+
+class Yields:
+    """When this worker lets others go first: what it did not know comes back to the line then, and they may know it.
+
+    Without it the same worker takes the same tasks again, each time for longer: after a minute half of them had not run
+    beside an idle worker that knew them all.
+    """
+
+    def __init__(self) -> None:
+        self._spans: dict[str, list[tuple[float, float]]] = {}
+
+    def add(self, queue: str, cool_downs: Sequence[float]) -> None:
+        """Tasks of this queue are due again after these seconds."""
+        now = time.monotonic()
+        spans = self._spans.setdefault(queue, [])
+        for seconds in sorted(set(cool_downs)):
+            start, end = now + seconds - EARLY_SECONDS, now + seconds + HEAD_START_SECONDS
+            # Never more than a third of the time: whatever else waits there is this worker's as well.
+            if not any(start < until + 2 * (until - since) and end > since for since, until in spans):
+                spans.append((start, end))
+
+    def now(self, now: float) -> frozenset[str]:
+        """Queues to keep away from at this moment."""
+        if not self._spans:
+            return frozenset()
+        self._spans = {
+            queue: left for queue, spans in self._spans.items() if (left := [s for s in spans if s[1] > now])
+        }
+        return frozenset(queue for queue, spans in self._spans.items() if any(start <= now for start, _ in spans))
 
 
 class Claimer:
@@ -57,6 +88,7 @@ class Claimer:
         self._loop = asyncio.get_running_loop()
         self._pause = self._settings.poll_min_seconds
         self._resting: dict[str, float] = {}
+        self._yields = Yields()
         self.listener: Listener | None = None
         self.may_claim: Callable[[], bool] = lambda: True
         self.budget: Callable[[], int] | None = None  # how many more this worker is to run before it leaves
@@ -129,9 +161,10 @@ class Claimer:
             self._worker.unanswered()  # too late to run them: they may be taken for strangers, or be a dead worker's
             return 0, False
         unknown = await self._worker.take(claimed, worker_id)
-        for queue, count in unknown.items():
-            if count >= MANY_UNKNOWN and count * 2 > len(claimed):
+        for queue, cool_downs in unknown.items():
+            if len(cool_downs) >= MANY_UNKNOWN and len(cool_downs) * 2 > len(claimed):
                 self._resting[queue] = time.monotonic() + REST_SECONDS
+            self._yields.add(queue, cool_downs)
         return len(claimed), len(claimed) >= limit
 
     async def _look_for_queues(self) -> None:
@@ -144,7 +177,7 @@ class Claimer:
     def _at_rest(self, now: float) -> frozenset[str]:
         if self._resting:
             self._resting = {queue: until for queue, until in self._resting.items() if until > now}
-        return frozenset(self._resting)
+        return frozenset(self._resting) | self._yields.now(now)
 
     def _probe(self) -> int:
         """1 once a second while one kind of run is full and another is not: it may stand in another queue."""

@@ -41,7 +41,7 @@ from .local import database_url
 from .middleware import Middleware, checked_for_worker, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
-from .outcome import Ended, Outcome
+from .outcome import Ended, Later, Outcome
 from .plan import EVERY_QUEUE, Plan
 from .pool import Recycling
 from .postgres import Database
@@ -205,8 +205,8 @@ class Worker:
 
     # The claimer's side.
 
-    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
-        """Start the runs that were leased to this worker id; returns the queues of those that nobody knows here."""
+    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
+        """Start the runs that were leased to this worker id; gives the cool-downs, by queue, of those unknown here."""
         known, unknown = [], []
         for one in claimed:
             definition = registry.get(one.entrypoint)
@@ -218,6 +218,7 @@ class Worker:
         for run in known:
             if run.claimed.timeout_seconds is None and run.timeout > self.settings.task_timeout_seconds:
                 await self._stretch(run)  # enqueued by name: the claim did not know the timeout in the code
+        cool_downs: dict[str, list[float]] = {}
         if unknown:
             self.ends.unknown.update((one.task_id, one.run_epoch) for one in unknown)
             outcomes = await unknown_outcomes(self._db, unknown, keep_seconds=self.settings.unknown_task_seconds)
@@ -225,7 +226,9 @@ class Worker:
                 self._report.unknown(one)
                 now = time.monotonic()
                 self._completer.add(Ended(one.task_id, one.run_epoch, outcome, now, now, worker_id))
-        return Counter(one.queue for one in unknown)
+                if isinstance(outcome, Later) and outcome.seconds:
+                    cool_downs.setdefault(one.queue, []).append(outcome.seconds)
+        return cool_downs
 
     async def _stretch(self, run: Run) -> None:
         fence = Fence(run.claimed.task_id, run.claimed.run_epoch, run.worker_id)

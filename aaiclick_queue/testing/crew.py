@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -66,11 +65,11 @@ class MortalWorker(Worker):
         if not self._main.cancelled() and (error := self._main.exception()) is not None:
             raise error
 
-    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
+    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
         """Start runs, unless this is where the worker dies."""
         if any(self._faults.strikes("before", one.entrypoint) for one in claimed):
             self._die()
-            return Counter()
+            return {}
         for one in claimed:
             if self._faults.strikes("twice", one.entrypoint):
                 self.passive = True
@@ -122,7 +121,7 @@ class OneRunWorker(MortalWorker):
         self.taken = 0
         self.slots.room = lambda: 1  # type: ignore[method-assign]
 
-    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Counter[str]:
+    async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
         """Start the run."""
         self.taken += len(claimed)
         return await super().take(claimed, worker_id)
