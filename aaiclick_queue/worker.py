@@ -25,7 +25,7 @@ from .claimer import Claimer
 from .client import settings_here
 from .context import Services
 from .errors import PostgresUnavailable, WrongContext
-from .flags import HOOKED, LIMITED, ORDERED
+from .flags import HOOKED
 from .flow.admit import give_back_stopped
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
@@ -301,8 +301,7 @@ class Worker:
 
     def _run_stopped(self, run: Run) -> None:
         """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
-        if run.claimed.flags & (LIMITED | ORDERED):
-            self._stopped_runs.append(run)
+        self._stopped_runs.append(run)
 
     async def _give_back_slots(self) -> None:
         # Not before what it came to is written: that is what marks its slots as kept for it.

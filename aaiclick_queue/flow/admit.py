@@ -31,7 +31,7 @@ WITH claimed AS (
         SELECT ctid FROM aaiclick_queue.slots WHERE ends_at <= now() FOR UPDATE SKIP LOCKED))
 ), adopted AS (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
-        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL
+        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL AND NOT s.stopping > 0
         AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id) FOR UPDATE SKIP LOCKED))
 )
 DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(

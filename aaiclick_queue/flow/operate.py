@@ -222,6 +222,8 @@ async def work_once(db: Database, operation_id: int | None = None, *, limit: int
         await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, page["taken"])
         status, opened = "OPEN", 0
         if not place:
+            if operation["kind"] == "limit":  # what was claimed between the pass's beginning and its page of the line
+                await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
             [end] = await tx.fetch(END_PASS, operation["id"])
             status, opened = end["status"], end["opened"]
     pause = AGAIN_SECONDS if not place and status == "OPEN" and not page["taken"] else 0.0

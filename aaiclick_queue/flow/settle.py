@@ -95,7 +95,8 @@ _SLOTS = f"""fates AS MATERIALIZED (
                WHEN slot.seconds IS NULL AND taken.stops THEN 'stopping'
                WHEN slot.seconds > 0 AND taken.started_at + make_interval(secs => slot.seconds) > now() THEN 'until'
                ELSE 'free' END AS fate
-    FROM taken CROSS JOIN LATERAL ({slots_of("taken.task_id")}) AS slot WHERE taken.flags & 6 <> 0
+    FROM taken CROSS JOIN LATERAL ({slots_of("taken.task_id")}) AS slot
+    WHERE taken.flags & 6 <> 0 OR taken.stops  -- one that ran before there was a limit was not let in by it
 ), given_back AS (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(SELECT at FROM fates WHERE fate = 'free'))
 ), kept_slots AS (
