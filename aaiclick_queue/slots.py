@@ -151,6 +151,7 @@ class Slots:
         if run in run.kind.waiting:
             run.kind.waiting.remove(run)
             self._ended(run, reason.outcome)
+            self._tell_stopped(run)
         elif run.asyncio_task is not None and not run.committing and not run.committed:
             told, run.stop = run.stop, reason
             # Once, so that its clean-up is left in peace; and not before its first step, which gives back the slot.
@@ -199,6 +200,7 @@ class Slots:
     def _launch(self, run: Run) -> bool:
         if run.stop is not None:
             self._ended(run, run.stop.outcome)
+            self._tell_stopped(run)
             return False
         run.asyncio_task = asyncio.create_task(self._run(run))
         return True

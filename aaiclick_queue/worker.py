@@ -279,6 +279,8 @@ class Worker:
             self.slots.let_go(run)
             self._claimer.ended(run.claimed.queue)
             self.tally["Succeeded" if run.committed else "Gone"] += 1
+            if not run.committed and run.stop is None:
+                self._run_stopped(run)
             if run.committed:
                 tell_ended([run.claimed.task_id])
                 self._completed += 1
@@ -328,6 +330,8 @@ class Worker:
             if ended.task_id not in landed:
                 self._lost += 1
                 self._report.stale(ended)
+                if run is not None and run.stop is None:
+                    self._run_stopped(run)  # taken from us, and over before we heard of it
                 continue
             self._count(ended)
             if run is not None:
