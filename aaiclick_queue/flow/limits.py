@@ -28,13 +28,16 @@ SET n = excluded.n, seconds = excluded.seconds, until = excluded.until, made_by 
     reason = excluded.reason
 RETURNING id, xmax = 0 AS is_new
 """
-# A place in line under fair turns is on its slot: such a slot goes when its task is claimed.
+# A place in line under fair turns is on its slot: such a slot goes when its task is claimed. One that somebody holds is
+# on its way out: waiting for it, this stood behind an application's `replace` for as long as that was open.
 DROP_LIMIT = """
 WITH dropped AS (
     DELETE FROM aaiclick_queue.limits
     WHERE scope = $1::text AND name = $2::text AND kind = $3::text AND per_key = $4::boolean RETURNING id
 ), slots AS (
-    DELETE FROM aaiclick_queue.slots WHERE limit_id = ANY(ARRAY(SELECT id FROM dropped)) AND order_key IS NULL
+    DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM aaiclick_queue.slots
+        WHERE limit_id = ANY(ARRAY(SELECT id FROM dropped)) AND order_key IS NULL FOR UPDATE SKIP LOCKED))
 )
 SELECT id FROM dropped
 """
