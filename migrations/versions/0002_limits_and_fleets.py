@@ -213,6 +213,8 @@ DROP VIEW aaiclick_queue.task_status;
 INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
 SELECT h.queue, -t.priority, h.task_id, h.task_id, h.run_epoch, h.attempt, h.lost_count, h.snoozes, h.flags & 1
 FROM aaiclick_queue.held h JOIN aaiclick_queue.tasks t ON t.id = h.task_id;
+UPDATE aaiclick_queue.queues SET paused_at = NULL, paused_by = NULL, reason = NULL
+WHERE paused_by LIKE 'operation %';
 DROP TABLE aaiclick_queue.operations, aaiclick_queue.slots, aaiclick_queue.limits, aaiclick_queue.held;
 ALTER TABLE aaiclick_queue.workers DROP COLUMN threads, DROP COLUMN children, DROP COLUMN fleet, DROP COLUMN asked,
     DROP COLUMN stacks, DROP COLUMN stacks_at;

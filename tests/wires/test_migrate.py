@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from aaiclick_queue import migrate
+from aaiclick_queue.flow.limits import NewLimit, set_limit
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
-from tests.tools import put
+from tests.tools import claim, put, register_worker
 
 PLACES = "SELECT (SELECT count(*) FROM aaiclick_queue.ready) AS ready, (SELECT count(*) FROM aaiclick_queue.tasks) AS n"
 
@@ -40,3 +41,16 @@ async def test_going_back_a_version_keeps_the_tasks_that_wait(settings: Settings
     [row] = await db.fetch(PLACES)
     assert (row["ready"], row["n"]) == (3, 3)
     await migrate.upgrade(settings)
+
+
+async def test_going_back_a_version_opens_a_queue_that_an_operation_had_closed(
+    settings: Settings, db: Database
+) -> None:
+    await put(db)
+    await set_limit(db, NewLimit("queue", "default", "running", 1), by="a test")
+    worker_id = await register_worker(db)
+    assert not await claim(db, worker_id)
+    await migrate.downgrade(settings, "0001")
+    paused = await db.fetchval("SELECT count(*) FROM aaiclick_queue.queues WHERE paused_at IS NOT NULL")
+    await migrate.upgrade(settings)
+    assert paused == 0
