@@ -154,9 +154,9 @@ class Admission:
     async def admit_once(self, *, lanes: int = LANES_A_PASS, batch: int = BATCH) -> Admitted:
         """One bounded pass."""
         first, self._freed = self._freed, set()
-        rows = await self._db.fetch(LANES, *self._after, lanes)
-        page = [Lane(*row) for row in rows]
-        more = len(page) >= lanes
+        # One lane more than are looked at tells whether the round is over: a full last page did not, and never ended.
+        rows = await self._db.fetch(LANES, *self._after, lanes + 1)
+        page, more = [Lane(*row) for row in rows[:lanes]], len(rows) > lanes
         looked_from, self._after = self._after, page[-1] if more else FROM_THE_START
         looked = list(dict.fromkeys([*first, *page]))
         if not looked:
