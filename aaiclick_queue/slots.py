@@ -14,6 +14,7 @@ from typing import Any
 from .around import Call, execute_through
 from .children import ALONE_FROM, Children
 from .context import Services, enter, running
+from .flags import LIMITED
 from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
 from .kinds import Kind, KindName, Mix, room_of
 from .middleware import around_execute, installed
@@ -241,7 +242,8 @@ class Slots:
             self._ended(run, outcome)
             if run.stop is not None:
                 self._tell_stopped(run)
-            run.kind.finished()
+            if not run.claimed.flags & LIMITED:  # what is claimed ahead has had its turn before whoever comes now
+                run.kind.finished()
             self._fill(run.kind)
             self.freed.set()
 

@@ -327,6 +327,8 @@ async def enqueue(
         raise BadTask(f"entrypoint {entrypoint!r}: name the task as module.function")
     client = client or await default_client()
     named: Task[..., Any] = Task(_by_name, entrypoint, _for_one_enqueue(options), None)
+    if named.defaults.on_give_up is not None and named.defaults.max_attempts is None:
+        raise BadTask("on_give_up of a task by name needs max_attempts: its own number is known to its worker alone")
     task, key = named._new_task(encode_json(dict(kwargs or {})), client.settings)  # noqa: SLF001 - the same module
     spec = msgspec.structs.replace(named._spec(client.settings), max_attempts=named.defaults.max_attempts)  # noqa: SLF001
     wait = named._waits(connection)  # noqa: SLF001

@@ -31,7 +31,7 @@ WITH claimed AS (
         SELECT ctid FROM aaiclick_queue.slots WHERE ends_at <= now() FOR UPDATE SKIP LOCKED))
 ), adopted AS (
     DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
-        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL AND s.stopping = 0
+        SELECT s.ctid FROM aaiclick_queue.slots s WHERE s.adopted AND s.ends_at IS NULL AND NOT s.stopping > 0
         AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = s.task_id) FOR UPDATE SKIP LOCKED))
 )
 DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
@@ -154,9 +154,9 @@ class Admission:
     async def admit_once(self, *, lanes: int = LANES_A_PASS, batch: int = BATCH) -> Admitted:
         """One bounded pass."""
         first, self._freed = self._freed, set()
-        rows = await self._db.fetch(LANES, *self._after, lanes)
-        page = [Lane(*row) for row in rows]
-        more = len(page) >= lanes
+        # One lane more than are looked at tells whether the round is over: a full last page did not, and never ended.
+        rows = await self._db.fetch(LANES, *self._after, lanes + 1)
+        page, more = [Lane(*row) for row in rows[:lanes]], len(rows) > lanes
         looked_from, self._after = self._after, page[-1] if more else FROM_THE_START
         looked = list(dict.fromkeys([*first, *page]))
         if not looked:

@@ -29,7 +29,7 @@ SET n = excluded.n, seconds = excluded.seconds, until = excluded.until, made_by 
 RETURNING id, xmax = 0 AS is_new
 """
 # A place in line under fair turns is on its slot: such a slot goes when its task is claimed. One that somebody holds is
-# on its way out; waited for, an application's `replace` held up admission, and a flush of several runs deadlocked.
+# on its way out: waiting for it, this stood behind an application's `replace` for as long as that was open.
 DROP_LIMIT = """
 WITH dropped AS (
     DELETE FROM aaiclick_queue.limits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aaiclick_queue import Client, EndedTask, Fail, Settings, TaskFailed, task
+from aaiclick_queue import Client, EndedTask, Fail, Settings, TaskFailed, enqueue, task
 from aaiclick_queue.errors import BadTask
 from aaiclick_queue.flags import HOOKED, KEEP_NONE
 from aaiclick_queue.flow.admit import Admission
@@ -234,3 +234,9 @@ async def test_a_task_whose_row_is_not_kept_has_its_hooks(db: Database) -> None:
 def test_what_cannot_be_a_hook_is_refused(hook: Any) -> None:
     with pytest.raises(BadTask, match="on_success"):
         pay.options(on_success=hook)
+
+
+async def test_by_name_on_give_up_needs_to_know_how_many_attempts_there_are(client: Client) -> None:
+    with pytest.raises(BadTask, match="needs max_attempts"):
+        await enqueue("hooks.somewhere", on_give_up="hooks.give_up", client=client)
+    await enqueue("hooks.somewhere", on_give_up="hooks.give_up", max_attempts=2, client=client)
