@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
+from .guard import guard
 from .orders import HEAD, LONGEST, Asked, Begin, Said, frame, said
 
 STOP_SECONDS = 2.0
@@ -99,6 +100,7 @@ class ChildProcess:
         self._code = await self._process.wait()
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # what it left behind in its group
+        guard.forget(self.pid)
         # Something that left its group may hold the socket open; what the child said last is in it by now.
         asyncio.get_running_loop().call_later(LAST_WORDS_SECONDS, self._reader.feed_eof)
 
@@ -115,6 +117,7 @@ async def start_child(begin: Begin) -> ChildProcess:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in begin.path if path)},
         )
+        guard.watch(process.pid)
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=READ_AHEAD)
     except BaseException:
         ours.close()

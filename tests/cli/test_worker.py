@@ -367,6 +367,41 @@ def test_processes_pass_on_how_many_children_they_have_and_take_them_along(
         wait_for(lambda: not any(psutil.pid_exists(pid) for pid in [*children, *workers]))
 
 
+STARTS_PROGRAMS = """
+import subprocess, sys, time
+from aaiclick_queue import task
+
+@task(isolation="process")
+def convert(file: str) -> None:
+    program = subprocess.Popen(["sleep", "600"])
+    with open(file, "a") as told:
+        print(program.pid, file=told)
+    time.sleep(600)
+"""
+
+
+def test_a_killed_worker_leaves_nothing_of_what_the_tasks_in_its_children_had_started(
+    settings: Settings, tmp_path: Path, invoke: Invoke
+) -> None:
+    (tmp_path / "media.py").write_text(STARTS_PROGRAMS)
+    told = tmp_path / "told"
+    with program("worker", "-A", str(tmp_path / "media.py"), "--children", "2", env=environment(settings)) as started:
+        for _ in range(2):
+            invoke("task", "enqueue", "media.convert", "--kwargs", json.dumps({"file": str(told)}))
+        started.wait_for(lambda: told.exists() and len(told.read_text().split()) == 2)
+        family = [one.pid for one in psutil.Process(started.process.pid).children(recursive=True)]
+        assert set(map(int, told.read_text().split())) < set(family)
+        started.process.kill()
+        wait_for(lambda: not any(map(_lives, family)))
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_worker_without_tasks_for_children_has_none(settings: Settings, invoke: Invoke) -> None:
     with worker(settings, "--log-format", "pretty") as started:
         enqueue(invoke, "add", "--kwargs", '{"a": 1, "b": 2}')
