@@ -54,9 +54,8 @@ class Yields:
     def __init__(self) -> None:
         self._spans: dict[str, list[tuple[float, float]]] = {}
 
-    def add(self, queue: str, cool_downs: Sequence[float]) -> None:
+    def add(self, queue: str, cool_downs: Sequence[float], now: float) -> None:
         """Tasks of this queue are due again after these seconds."""
-        now = time.monotonic()
         spans = self._spans.setdefault(queue, [])
         for seconds in sorted(set(cool_downs)):
             start, end = now + seconds - EARLY_SECONDS, now + seconds + HEAD_START_SECONDS
@@ -164,7 +163,7 @@ class Claimer:
         for queue, cool_downs in unknown.items():
             if len(cool_downs) >= MANY_UNKNOWN and len(cool_downs) * 2 > len(claimed):
                 self._resting[queue] = time.monotonic() + REST_SECONDS
-            self._yields.add(queue, cool_downs)
+            self._yields.add(queue, cool_downs, time.monotonic())
         return len(claimed), len(claimed) >= limit
 
     async def _look_for_queues(self) -> None:

@@ -19,6 +19,7 @@ from .flow.limits import list_limits as read_limits
 from .flow.reaper import ensure_partitions
 from .postgres import Database
 from .retry import seconds
+from .tasks import Task
 
 UNCHANGED: Any = object()
 FAIR_WINDOW = 1000
@@ -88,7 +89,7 @@ async def limit_queue(  # noqa: PLR0913 - one parameter a limit
 
 
 async def limit_task(  # noqa: PLR0913 - one parameter a limit
-    entrypoint: str,
+    task: str | Task[Any, Any],
     *,
     max_running: int | None = UNCHANGED,
     rate: str | Rate | None = UNCHANGED,
@@ -97,8 +98,9 @@ async def limit_task(  # noqa: PLR0913 - one parameter a limit
     client: Client | None = None,
     by: str | None = None,
 ) -> list[int]:
-    """Limit a task wherever it is queued; None takes a limit away, what is left out stays."""
-    wanted = changes("task", entrypoint, max_running=max_running, rate=rate, per_key=per_key, per_key_rate=per_key_rate)
+    """Limit a task, given or by its entrypoint, wherever it is queued; None takes a limit away, others stay."""
+    name = entrypoint_of(task)
+    wanted = changes("task", name, max_running=max_running, rate=rate, per_key=per_key, per_key_rate=per_key_rate)
     return await apply(await _database(client), wanted, by)
 
 
@@ -115,7 +117,7 @@ async def limit_key(
 
 
 async def pause_task(
-    entrypoint: str,
+    task: str | Task[Any, Any],
     *,
     lasts: float | timedelta | None = None,
     reason: str | None = None,
@@ -123,13 +125,19 @@ async def pause_task(
     by: str | None = None,
 ) -> list[int]:
     """Let no run of this task start, for so long or until `resume_task`; what runs goes on."""
-    return await apply(await _database(client), a_pause(entrypoint, lasts, reason), by)
+    return await apply(await _database(client), a_pause(entrypoint_of(task), lasts, reason), by)
 
 
-async def resume_task(entrypoint: str, *, client: Client | None = None, by: str | None = None) -> bool:
+async def resume_task(task: str | Task[Any, Any], *, client: Client | None = None, by: str | None = None) -> bool:
     """Let the task run again; False when it was not paused."""
     db = await _database(client)
-    return await drop_limit(db, NewLimit("task", entrypoint, "pause"), by=by or whoami())
+    return await drop_limit(db, NewLimit("task", entrypoint_of(task), "pause"), by=by or whoami())
+
+
+def entrypoint_of(task: str | Task[Any, Any]) -> str:
+    """The name under which a task is limited."""
+    name: Any = getattr(task, "entrypoint", task)
+    return name  # type: ignore[no-any-return]
 
 
 async def list_limits(*, client: Client | None = None) -> list[LimitView]:

@@ -252,6 +252,9 @@ async def in_batches(db: Database, ids: Iterable[int], step: Callable[[Any, list
     """Apply a step to the ids, a bounded number a transaction."""
     await ensure_partitions(db)
     wanted, done = list(dict.fromkeys(ids)), set[int]()
+    for one in wanted:
+        if isinstance(one, bool) or not isinstance(one, int):
+            raise BadTask(f"{one!r} is no task id: give the whole numbers that enqueues gave, int(…) of their text")
     for start in range(0, len(wanted), BATCH):
         async with db.transaction() as tx:
             done |= await step(tx, wanted[start : start + BATCH])

@@ -187,6 +187,11 @@ def _hook(name: str, value: Any) -> Hook:
     entrypoint = getattr(value, "entrypoint", value)
     if not isinstance(entrypoint, str):
         raise BadTask(f"{name}={value!r}: give a task, or the entrypoint of one as module.function")
+    signature = getattr(value, "signature", None)
+    if signature is not None and "ended" not in signature.parameters:
+        raise BadTask(
+            f"{name}={entrypoint}: a hook is called with one argument, `ended` (an EndedTask), which it does not take"
+        )
     defaults = getattr(value, "defaults", None)
     return Hook(_text(name, entrypoint), defaults.queue if isinstance(defaults, Options) else None)
 

@@ -51,7 +51,7 @@ def worker_banner(settings: Settings, plan: Plan, facts: tuple[str, str], *, pro
             "queues": "all" if "*" in plan.queues else queues,
             "slots": slots,
             "tasks": f"{', '.join(names[:TASKS_SHOWN])}{more}",
-            "background": "relay, reaper, due"
+            "background": "relay, reaper, due, admission, operations, pruning"
             if plan.background
             else "none: start `aaiclick-queue background` as well",
         },
@@ -94,7 +94,9 @@ def _not_served(plan: Plan) -> str:
 
 def background_banner(settings: Settings, facts: tuple[str, str]) -> str:
     """Version, Postgres, Redis."""
-    return _banner(settings, facts, {"background": "relay, reaper, due; no tasks run here"})
+    return _banner(
+        settings, facts, {"background": "relay, reaper, due, admission, operations, pruning; no tasks run here"}
+    )
 
 
 def _banner(settings: Settings, facts: tuple[str, str], own: dict[str, str], *, note: str = "") -> str:

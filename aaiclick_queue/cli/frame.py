@@ -178,9 +178,9 @@ def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int)
 
 
 def _workers(workers: Sequence[WorkerView], seen: Seen, *, wide: bool) -> Table:
-    headers = ["WORKER", "STATUS", "RUNNING", "DONE/S", "HEARTBEAT", "FLEET"]
+    headers = ["WORKER", "STATUS", "RUNNING", "DONE/S", "HEARTBEAT", "GROUP"]
     headers += ["DONE", "FAILED", "HOST", "PID"] if wide else []
-    table = _table([*headers, "QUEUES"], left=("WORKER", "STATUS", "FLEET", "HOST", "QUEUES"))
+    table = _table([*headers, "QUEUES"], left=("WORKER", "STATUS", "GROUP", "HOST", "QUEUES"))
     for worker in workers:
         alive = worker.status in ("ACTIVE", "STOPPING")
         cells = [

@@ -151,7 +151,7 @@ Examples:
 @log_level_option
 @verbose_option
 def background(log_format: Literal["pretty", "json"], log_level: str | None) -> int:
-    """Run only the background loops: relay, reaper, due delays; no user code.
+    """Run only the background loops: relay, reaper, limits, pruning; no user code.
 
     Every worker runs them as well, unless it was started with --no-background.
     """

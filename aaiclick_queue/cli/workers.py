@@ -115,7 +115,7 @@ async def _find(db: Database, text: str) -> WorkerView:
 def _table(views: Sequence[WorkerView]) -> str:
     if not views:
         return "no worker has been here in the last hour"
-    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "FLEET", "QUEUES"]
+    headers = ["ID", "STATUS", "HOST", "PID", "RUNNING", "HEARTBEAT", "DONE", "FAILED", "VERSION", "GROUP", "QUEUES"]
     return table(headers, [_row(view) for view in views])
 
 

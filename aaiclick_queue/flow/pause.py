@@ -22,11 +22,18 @@ WITH paused AS (
 )
 SELECT name FROM paused
 """
+# A queue to which a new limit is being applied stays closed until that is done, whoever paused it besides: opened now,
+# more tasks of its line would start than the limit allows.
 RESUME_QUEUE = """
 WITH resumed AS (
-    UPDATE aaiclick_queue.queues SET paused_at = NULL, paused_by = NULL, reason = NULL
-    WHERE name = $1::text AND paused_at IS NOT NULL
-    RETURNING name
+    UPDATE aaiclick_queue.queues q
+    SET paused_at = CASE WHEN applying.id IS NOT NULL THEN q.paused_at END,
+        paused_by = CASE WHEN applying.id IS NOT NULL THEN format('operation %s', applying.id) END,
+        reason = CASE WHEN applying.id IS NOT NULL THEN 'a new limit is being applied to the tasks in line' END
+    FROM (SELECT (SELECT o.id FROM aaiclick_queue.operations o WHERE o.status = 'OPEN' AND o.kind = 'limit'
+                  AND o.filter->>'queue' = $1::text ORDER BY o.id DESC LIMIT 1) AS id) AS applying
+    WHERE q.name = $1::text AND q.paused_at IS NOT NULL
+    RETURNING q.name
 ), noted AS (
     INSERT INTO aaiclick_queue.events (type, data)
     SELECT 'QUEUE_RESUMED', jsonb_build_object('queue', name, 'by', $2::text) FROM resumed

@@ -19,6 +19,7 @@ from aaiclick_queue.flow.enqueue import NewTask
 from aaiclick_queue.flow.heartbeat import Counters, set_status
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.pause import resume_queue
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.outcome import Cancelled, Ended, Error, Failed, Later, Lost, Outcome, Released, Succeeded
 from aaiclick_queue.postgres import Database
@@ -461,6 +462,30 @@ async def test_a_key_is_filled_in_from_the_arguments(client: Client, db: Databas
         await for_tenant.options(concurrency_key="{nobody}").enqueue(3, client=client)
 
 
+async def test_a_task_is_limited_and_paused_by_itself_as_by_its_name(client: Client, db: Database) -> None:
+    await limits.limit_task(squeeze, max_running=2, client=client)
+    await limits.pause_task(squeeze, client=client)
+    assert {one["name"] for one in await rows(db, "limits")} == {squeeze.entrypoint}
+    assert await limits.resume_task(squeeze, client=client)
+    with pytest.raises(BadTask, match="give a name"):
+        await limits.limit_task(5, max_running=2, client=client)  # type: ignore[arg-type]
+
+
+async def test_a_queue_that_a_new_limit_has_closed_is_not_opened_by_hand(db: Database) -> None:
+    await put(db, count=3)
+    await set_limit(db, NewLimit("queue", "default", "running", 1), by="a test")
+    closed = (await rows(db, "queues"))[0]["paused_by"]
+    assert await resume_queue(db, "default", by="somebody")
+    assert (await rows(db, "queues"))[0]["paused_by"] == closed
+    worker_id = await register_worker(db)
+    assert await claim(db, worker_id) == []
+    while await work_once(db):
+        pass
+    assert (await rows(db, "queues"))[0]["paused_at"] is None
+    await admit(db)
+    assert len(await claim(db, worker_id)) == 1
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -468,7 +493,7 @@ async def test_a_key_is_filled_in_from_the_arguments(client: Client, db: Databas
         ({"max_running": True}, "whole number from 1"),
         ({"rate": "often"}, "'100/min'"),
         ({"rate": "10/fortnight"}, "'100/min'"),
-        ({"rate": "0/s"}, "whole number from 1"),
+        ({"rate": "0/s"}, "1 to 1,000,000 starts"),
         ({"max_depth": -1}, "whole number from 1"),
     ],
 )

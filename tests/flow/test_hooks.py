@@ -240,3 +240,13 @@ async def test_by_name_on_give_up_needs_to_know_how_many_attempts_there_are(clie
     with pytest.raises(BadTask, match="needs max_attempts"):
         await enqueue("hooks.somewhere", on_give_up="hooks.give_up", client=client)
     await enqueue("hooks.somewhere", on_give_up="hooks.give_up", max_attempts=2, client=client)
+
+
+def test_a_hook_that_cannot_be_told_what_ended_is_refused_where_it_is_set() -> None:
+    @task(entrypoint="tests.takes_something_else")
+    def takes_something_else(a: int) -> None: ...
+
+    with pytest.raises(BadTask, match="`ended`"):
+
+        @task(entrypoint="tests.hooked", on_success=takes_something_else)
+        def hooked() -> None: ...
