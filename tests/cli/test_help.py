@@ -45,7 +45,8 @@ def examples() -> list[str]:
 def test_every_example_is_a_command_with_options_that_exist(line: str) -> None:
     words = shlex.split(line)[1:]
     command: click.Command = main
-    context = click.Context(main, info_name="aaiclick-queue")
+    # With its own settings: a command keeps the help option of the first context that asks for it.
+    context = click.Context(main, info_name="aaiclick-queue", **main.context_settings)
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]
         context = click.Context(command, parent=context, info_name=command.name)
