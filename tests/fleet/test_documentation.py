@@ -18,7 +18,7 @@ from tests.faults.fleet import wait_for
 from tests.fleet.running import LONGEST
 
 PAGE = PROJECT / "docs" / "fleet.md"
-VARYING = re.compile(r"\d+(\.\d+)?|\s+")
+VARYING = re.compile(r"\d+(\.\d+)?( (ms|s|m|h)\b)?|\s+")  # numbers, with their units of time
 
 
 def fences(language: str) -> list[str]:
