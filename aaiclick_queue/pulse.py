@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .errors import PostgresUnavailable
+from .flow.admit import Strays
 from .flow.heartbeat import Beat, Counters, beat
 from .flow.settle import settle_runs
 from .outcome import Ended, Released
@@ -33,6 +34,9 @@ class Beating(Protocol):
 
     def held(self) -> Sequence[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
+
+    def at_work(self) -> set[int]:
+        """Task ids of every run whose code may still run here, settled or not."""
 
     def give_up_unstarted(self) -> Sequence[tuple[int, int]]:
         """Runs that have not started, and from now on will not."""
@@ -66,6 +70,7 @@ class Pulse:
         self._stopped = False
         self._renewed = time.monotonic()
         self._strangers_at = time.monotonic() + STRANGERS_EVERY
+        self._strays = Strays()
         self._suspect_until = 0.0
         self._is_expired = False
         self._stall_told = False
@@ -169,6 +174,7 @@ class Pulse:
         if look:
             self._strangers_at = now + STRANGERS_EVERY
             # Not those that a claim has brought while the beat was on its way.
+            await self._strays.give_back_once(db, worker_id, self._worker.at_work())
             known = set(self._worker.held())
             await self._release(db, worker_id, [run for run in answer.strangers if run not in known])
         return True

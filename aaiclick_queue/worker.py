@@ -263,6 +263,10 @@ class Worker:
         runs = [(run.claimed.task_id, run.claimed.run_epoch) for run in list(self.slots.held.values())]
         return [*runs, *list(self.ends.unknown)]
 
+    def at_work(self) -> set[int]:
+        """Task ids of every run whose code may still run here, settled or not."""
+        return {run.claimed.task_id for run in [*list(self.slots.held.values()), *self.slots.in_threads()]}
+
     def give_up_unstarted(self) -> list[tuple[int, int]]:
         """Runs that have not started, and from now on will not."""
         return [(run.claimed.task_id, run.claimed.run_epoch) for run in self.slots.give_up_unstarted()]

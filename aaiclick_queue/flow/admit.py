@@ -6,7 +6,7 @@ the lock was got, so no two passes can give out the same slot. Choosing is a pur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from ..postgres import Connection, Database
 from ..schema import Transaction
@@ -123,6 +123,7 @@ GIVE_BACK_STOPPED = """
 DELETE FROM aaiclick_queue.slots s USING unnest($1::bigint[], $2::int[]) AS run(task_id, run_epoch)
 WHERE s.task_id = run.task_id AND s.stopping = run.run_epoch AND s.worker_id = $3
 """
+STOPPING_OF = "SELECT task_id, stopping FROM aaiclick_queue.slots WHERE worker_id = $1 AND stopping > 0"
 LANES_A_PASS = 200
 BATCH = 500
 FROM_THE_START: Lane = Lane("", "", "", "")
@@ -250,3 +251,22 @@ async def _let_in(tx: Transaction, chosen: Sequence[Chosen], limits: dict[int, L
 async def give_back_stopped(tx: Transaction, runs: Sequence[tuple[int, int]], *, worker_id: int) -> None:
     """The code of these runs, which were told to stop, has ended: their slots are free."""
     await tx.fetch(GIVE_BACK_STOPPED, [task_id for task_id, _ in runs], [run_epoch for _, run_epoch in runs], worker_id)
+
+
+class Strays:
+    """Slots kept for runs of this worker that it knows nothing of: cancelled before the answer to their claim was lost.
+
+    Given back when they were seen in two looks, so that one whose claim is just being answered is left in peace.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[int, int]] = set()
+
+    async def give_back_once(self, tx: Transaction, worker_id: int, at_work: Container[int]) -> int:
+        """Give back those that belong to no run at work here; returns how many."""
+        rows = await tx.fetch(STOPPING_OF, worker_id)
+        stray = {(row["task_id"], row["stopping"]) for row in rows if row["task_id"] not in at_work}
+        over, self._seen = stray & self._seen, stray
+        if over:
+            await give_back_stopped(tx, sorted(over), worker_id=worker_id)
+        return len(over)

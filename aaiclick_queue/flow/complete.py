@@ -26,11 +26,7 @@ log = logging.getLogger(__name__)
 
 _RUNS = """unnest($1::bigint[], $2::int[], $3::text[], $4::float8[], $5::float8[])
              AS run(task_id, run_epoch, result, started, ended)"""
-COMPLETE_SUCCEEDED = f"""
-WITH ended AS (
-    DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
-    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, run.result, run.started, run.ended
-), freed AS (
+_FREED_AND_FINAL = """freed AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d
         WHERE d.task_id = ANY(ARRAY(SELECT task_id FROM ended WHERE flags & 1 = 1)) AND d.until IS NULL
@@ -40,7 +36,12 @@ WITH ended AS (
     SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
         result = ended.result::jsonb, started_at = now() - make_interval(secs => ended.started),
         finished_at = now() - make_interval(secs => ended.ended)
-    FROM ended WHERE t.id = ended.task_id
+    FROM ended WHERE t.id = ended.task_id"""
+COMPLETE_SUCCEEDED = f"""
+WITH ended AS (
+    DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, run.result, run.started, run.ended
+), {_FREED_AND_FINAL}
 )
 SELECT task_id FROM ended
 """
@@ -49,17 +50,7 @@ COMPLETE_SPECIAL = f"""
 WITH ended AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
     RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.claimed_at, run.result, run.started, run.ended
-), freed AS (
-    DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
-        SELECT d.ctid FROM aaiclick_queue.dedupe d
-        WHERE d.task_id = ANY(ARRAY(SELECT task_id FROM ended WHERE flags & 1 = 1)) AND d.until IS NULL
-        FOR UPDATE SKIP LOCKED))
-), final AS (
-    UPDATE aaiclick_queue.tasks t
-    SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
-        result = ended.result::jsonb, started_at = now() - make_interval(secs => ended.started),
-        finished_at = now() - make_interval(secs => ended.ended)
-    FROM ended WHERE t.id = ended.task_id AND ended.flags & {FORGET} = 0
+), {_FREED_AND_FINAL} AND ended.flags & {FORGET} = 0
 ), gone AS (
     SELECT task_id FROM ended WHERE flags & {FORGET} <> 0
 ), {FORGET_ROWS}, held AS MATERIALIZED (

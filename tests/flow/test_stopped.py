@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from aaiclick_queue import Client, Settings, task
+from aaiclick_queue.flow.admit import Strays
 from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.postgres import Database
 from tests.flow.test_admit import make
@@ -32,3 +33,16 @@ async def test_the_next_one_starts_after_a_cancelled_run_that_ended_by_itself(
         go[0].set()
         await second.result(timeout=15)
     assert await rows(db, "slots") == []
+
+
+async def test_a_slot_kept_for_a_run_that_its_worker_never_heard_of_is_given_back(db: Database) -> None:
+    await db.fetch(
+        "INSERT INTO aaiclick_queue.slots (task_id, limit_id, stopping, worker_id) VALUES (1, 7, 3, 42), (2, 7, 1, 42)"
+    )
+    strays = Strays()
+    assert await strays.give_back_once(db, 42, {2}) == 0, "the answer to its claim may be on its way"
+    assert await strays.give_back_once(db, 42, {1, 2}) == 0, "it was"
+    assert await strays.give_back_once(db, 42, {2}) == 0
+    assert await strays.give_back_once(db, 42, {2}) == 1
+    assert [row["task_id"] for row in await rows(db, "slots")] == [2]
+    await db.fetch("DELETE FROM aaiclick_queue.slots")

@@ -49,6 +49,7 @@ COLD = {
     "days.OLD_DAYS": "every ten minutes, reads the catalog",
     "reaper.REFRESH_DEPTHS": "as seldom as it is slow, counts up to max_depth",
     "reaper.SWEEP_SLOTS": "once a minute, looks at every slot",
+    "admit.STOPPING_OF": "once a minute a worker, by an index on few rows",
     "reaper.FORGET_LAPSED": "once a minute, looks at every limit",
     "limits.": "by hand, or once a minute",
     "operate.": "by hand, a page of a thousand at a time",
