@@ -92,6 +92,7 @@ class Claimer:
         self.may_claim: Callable[[], bool] = lambda: True
         self.budget: Callable[[], int] | None = None  # how many more this worker is to run before it leaves
         self._stopped = False
+        self._had_no_room = False  # the last look was none: a kick before it has not been answered
         self._probe_at = 0.0
         self._queue_scans = HeadScans()
 
@@ -122,6 +123,8 @@ class Claimer:
                 try:
                     found, full = await self._claim()
                     failures = 0
+                    if kicked and self._had_no_room:
+                        self._kicked.set()  # for the look that has
                 except Exception as error:
                     # Whatever it is, the runs that are held must go on and be recorded.
                     self._worker.unanswered()
@@ -141,6 +144,7 @@ class Claimer:
     async def _claim(self) -> tuple[int, bool]:
         """One claim: how many runs it gave, and whether to ask again at once."""
         limit = self._slots.room() or self._probe()
+        self._had_no_room = limit == 0
         if self.budget is not None:
             limit = min(limit, self.budget())
         if limit <= 0 or not self.may_claim():
@@ -151,6 +155,7 @@ class Claimer:
         crowded = self._slots.crowded()
         resting = self._at_rest(time.monotonic()) | crowded
         if crowded and resting.issuperset(self._line.queues):
+            self._had_no_room = True
             return 0, False
         wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
         async with self._db.connection() as connection:
@@ -206,7 +211,9 @@ class Claimer:
             self.listener.listen(True)  # so that it notices when Redis is back
         self._pause = self._settings.poll_min_seconds if found else self._pause * 1.5
         self._pause = min(self._pause, self._settings.poll_max_seconds)
-        await self._either(self._pause, *wake)
+        # What rests is to be looked at when its rest is over, whatever the settings say of polling.
+        longest = RESCAN_SECONDS if crowded or self._at_rest(time.monotonic()) else self._pause
+        await self._either(min(self._pause, longest), *wake)
 
     async def _either(self, seconds: float, event: asyncio.Event, *others: asyncio.Event) -> None:
         seconds *= random.uniform(0.9, 1.1)

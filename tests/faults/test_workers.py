@@ -18,6 +18,10 @@ FROM aaiclick_queue.tasks t JOIN aaiclick_queue.attempts a ON a.task_id = t.id A
 """
 HOLDER = "SELECT w.pid FROM aaiclick_queue.loops l JOIN aaiclick_queue.workers w ON w.id = l.holder"
 LEASES_OF = "SELECT count(*) FROM aaiclick_queue.leases WHERE worker_id = %s"
+LEFT_TO_OTHERS = """
+SELECT count(*) FROM aaiclick_queue.tasks t WHERE id = ANY(%s) AND status IS NULL
+AND NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id AND l.worker_id = %s)
+"""
 ENDED = "SELECT count(*) FROM aaiclick_queue.tasks WHERE id = ANY(%s) AND status IS NOT NULL"
 PAYMENTS = "CREATE TABLE payments (task_id bigint NOT NULL)"
 
@@ -146,8 +150,9 @@ async def test_a_blocked_event_loop_is_shown_and_what_waits_behind_it_is_left_to
         wait_for(lambda: blocked.said("the event loop has been blocked"), blocked.output)
         assert blocked.said("in block") == 1, "the stack names the function"
         other = fleet.start()
-        # All but those that the blocked worker had just claimed or just finished: they wait for its loop.
-        wait_for(lambda: look.value(ENDED, behind) > 250, other.output)
+        # All but those of a claim whose answer the blocked loop has not read: they wait for it.
+        [blocked_id] = look.worker_of(blocked.pid)
+        wait_for(lambda: look.value(LEFT_TO_OTHERS, behind, blocked_id) == 0, other.output)
         assert look.value(ENDED, [blocking.id]) == 0, "the block is over already"
         handed_back = look.rows("SELECT id FROM aaiclick_queue.tasks WHERE run_epoch > 1")
         assert handed_back, "nothing had waited behind the block"
