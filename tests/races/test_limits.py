@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from aaiclick_queue.errors import TasksBusy
-from aaiclick_queue.flow.admit import Admission
+from aaiclick_queue.flow.admit import Admission, give_back_stopped
 from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted
 from aaiclick_queue.flow.complete import complete
@@ -159,7 +159,9 @@ class Crowd:
             for run in claimed
         ]
         if ends:
-            await complete(self.db, ends, worker_id=worker_id)
+            landed = await complete(self.db, ends, worker_id=worker_id)
+            gone = [(run.task_id, run.run_epoch) for run in claimed if run.task_id not in landed]
+            await give_back_stopped(self.db, gone, worker_id=worker_id)  # cancelled meanwhile, and over by now
 
     async def _die(self, worker_id: int, claimed: list[Claimed]) -> None:
         self.running -= {(run.task_id, run.run_epoch) for run in claimed}  # a dead process runs nothing
@@ -208,13 +210,15 @@ async def _everything_ends(db: Database) -> None:
     """Nothing of the limit is left behind: all that remains gets in and through."""
     for row in await db.fetch("SELECT id FROM aaiclick_queue.workers WHERE status = 'ACTIVE'"):
         await set_status(db, row["id"], "STOPPED", Counters())
-    worker_id, line, admission, reaper = await register_worker(db), Line({QUEUE: 1}), Admission(db), Reaper(db)
-    for _ in range(500):
+    worker_id, admission, reaper = await register_worker(db), Admission(db), Reaper(db)
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
         await reaper.reap_once()
         await make_due(db)
         await reaper.due_once()
         await admission.admit_once()
-        claimed = await line.claim(db, Wanted(100, worker_id, 3600, 30))
+        # From the head each time: a mark would leave what was handed back for a later look.
+        claimed = await Line({QUEUE: 1}).claim(db, Wanted(100, worker_id, 3600, 30))
         ends = [Ended(run.task_id, run.run_epoch, Succeeded(None), 0.0, 0.0, flags=run.flags) for run in claimed]
         if ends:
             await complete(db, ends, worker_id=worker_id)
