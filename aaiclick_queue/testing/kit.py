@@ -115,7 +115,8 @@ class QueueUnderTest:
             worker = crew.worker
             assert isinstance(worker, OneRunWorker)
             while not worker.has_ended and (crew.busy or worker.slots.held or not worker.taken):
-                if not worker.taken and await remainder.nothing(crew):
+                # Asked last: while it was looked for what is left, the worker may have taken it and ended.
+                if await remainder.nothing(crew) and not worker.taken:
                     return None
                 await self._pause(over, timeout)
         changed = [task for task in await self.tasks() if task.id in before and task.runs > before[task.id].runs]
