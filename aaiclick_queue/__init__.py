@@ -10,6 +10,8 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          │ heartbeat keeps the leases                  flow/heartbeat.py, pulse.py
          ├─execute──► outcome                          flow/execute.py, slots.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
+job ──submit──► tasks + waiting + gates                flow/graph.py, flow/submit.py
+an end ──arrives──► resolver ──► gates open ──► ready  flow/arrive.py, flow/resolve.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
 waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
 prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
@@ -23,76 +25,164 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .by_hand import add_task_to_job, apply, create_job, create_task
+    from .canvas import chain, chord, group, signature
     from .client import Client, connect
     from .context import current
     from .errors import (
+        BadJob,
         Cancel,
         DuplicateTask,
         Fail,
+        GroupClosed,
+        JobCancelled,
+        JobEnded,
+        JobFailed,
         LeaseLost,
         QueueError,
         QueueFull,
         Retry,
+        Skip,
         Snooze,
+        SpawnDiverged,
         TaskCancelled,
         TaskFailed,
+        TaskSkipped,
+        UnknownJob,
+        UpstreamFailed,
     )
-    from .flow.ending import EndedTask
+    from .fan import Mapped, fan_in, map  # noqa: A004
+    from .flow.ending import EndedJob, EndedTask
+    from .growing import TaskResult
     from .handles import Handle, handle
     from .injection import Inject, injected
+    from .job_handles import JobHandle, job_handle
+    from .jobs import Job, job, run_job
     from .limits import limit_key, limit_queue, limit_task, list_limits, pause_task, resume_task
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
+    from .nodes import Group, Node
     from .plan import Plan
+    from .reading import (
+        count_jobs,
+        get_job,
+        get_task,
+        get_tasks_for_job,
+        job_progress,
+        job_stats,
+        list_jobs,
+        timeline,
+    )
+    from .recovery import (
+        cancel_job,
+        clear_task,
+        pause_job,
+        rerun,
+        resume_job,
+        retry_failed_tasks,
+        retry_task,
+    )
     from .resources import on_shutdown, on_startup, resource
     from .results import as_completed, gather
+    from .routing import branch, when
     from .settings import Settings
-    from .status import Status
+    from .status import JobStatus, Status
     from .tasks import Task, enqueue, task
+    from .trying import ajob_test, job_test
     from .worker import Worker
 
 # Imported when first asked for: the command line must not pay for what it does not use. No module may have the name
 # of something here: importing it would put the module in the name's place.
 _HOMES = {
+    "canvas": ("chain", "chord", "group", "signature"),
+    "by_hand": ("add_task_to_job", "apply", "create_job", "create_task"),
     "client": ("Client", "connect"),
     "context": ("current",),
     "errors": (
+        "BadJob",
         "Cancel",
         "DuplicateTask",
         "Fail",
+        "GroupClosed",
+        "JobCancelled",
+        "JobEnded",
+        "JobFailed",
         "LeaseLost",
         "QueueError",
         "QueueFull",
         "Retry",
+        "Skip",
         "Snooze",
+        "SpawnDiverged",
         "TaskCancelled",
         "TaskFailed",
+        "TaskSkipped",
+        "UnknownJob",
+        "UpstreamFailed",
     ),
-    "flow.ending": ("EndedTask",),
+    "fan": ("Mapped", "fan_in", "map"),
+    "flow.ending": ("EndedJob", "EndedTask"),
+    "growing": ("TaskResult",),
     "handles": ("Handle", "handle"),
-    "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "injection": ("Inject", "injected"),
+    "job_handles": ("JobHandle", "job_handle"),
+    "jobs": ("Job", "job", "run_job"),
+    "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
+    "nodes": ("Group", "Node"),
     "plan": ("Plan",),
+    "reading": (
+        "count_jobs",
+        "get_job",
+        "get_task",
+        "get_tasks_for_job",
+        "job_progress",
+        "job_stats",
+        "list_jobs",
+        "timeline",
+    ),
+    "recovery": (
+        "cancel_job",
+        "clear_task",
+        "pause_job",
+        "rerun",
+        "resume_job",
+        "retry_failed_tasks",
+        "retry_task",
+    ),
     "resources": ("on_shutdown", "on_startup", "resource"),
     "results": ("as_completed", "gather"),
+    "routing": ("branch", "when"),
     "settings": ("Settings",),
-    "status": ("Status",),
+    "status": ("JobStatus", "Status"),
     "tasks": ("Task", "enqueue", "task"),
+    "trying": ("ajob_test", "job_test"),
     "worker": ("Worker",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BadJob",
     "Cancel",
     "Client",
     "DuplicateTask",
+    "EndedJob",
     "EndedTask",
     "Enqueuing",
     "Fail",
+    "Group",
+    "GroupClosed",
     "Handle",
     "Inject",
+    "Job",
+    "JobCancelled",
+    "JobEnded",
+    "JobFailed",
+    "JobHandle",
+    "JobStatus",
     "LeaseLost",
+    "Mapped",
     "Middleware",
+    "Node",
     "Plan",
     "Proceed",
     "QueueError",
@@ -100,30 +190,68 @@ __all__ = [
     "Retry",
     "Running",
     "Settings",
+    "Skip",
     "Snooze",
+    "SpawnDiverged",
     "Status",
     "Task",
     "TaskCancelled",
     "TaskFailed",
+    "TaskResult",
+    "TaskSkipped",
+    "UnknownJob",
+    "UpstreamFailed",
     "Worker",
+    "add_task_to_job",
+    "ajob_test",
+    "apply",
     "as_completed",
+    "branch",
+    "cancel_job",
+    "chain",
+    "chord",
+    "clear_task",
     "connect",
+    "count_jobs",
+    "create_job",
+    "create_task",
     "current",
     "enqueue",
+    "fan_in",
     "gather",
+    "get_job",
+    "get_task",
+    "get_tasks_for_job",
+    "group",
     "handle",
     "injected",
+    "job",
+    "job_handle",
+    "job_progress",
+    "job_stats",
+    "job_test",
     "limit_key",
     "limit_queue",
     "limit_task",
+    "list_jobs",
     "list_limits",
+    "map",
     "on_shutdown",
     "on_startup",
+    "pause_job",
     "pause_task",
+    "rerun",
     "resource",
+    "resume_job",
     "resume_task",
+    "retry_failed_tasks",
+    "retry_task",
+    "run_job",
+    "signature",
     "task",
+    "timeline",
     "use",
+    "when",
 ]
 
 

@@ -31,8 +31,10 @@ from . import orders
 from .around import Call, execute_through
 from .client import settings_here
 from .context import Services, enter
+from .each import definition_of
 from .errors import QueueError
 from .flow.execute import Run, Stop, as_exception, call_plainly, decide, execute
+from .growing import growing
 from .lifespan import Lifespan
 from .logs import set_up_as
 from .middleware import around_execute, installed
@@ -117,6 +119,7 @@ class Child:
             error = QueueError(f"no task is registered as {order.claimed.entrypoint!r} in a child: import it with -A")
             self._say(Refused(Error.of(error)))
             return
+        definition = definition_of(definition, order.claimed.kwargs)
         self._run = run = Run(order.claimed, definition, self._settings, order.worker_id)
         run.asyncio_task = self._loop.create_task(self._execute(run, services))
 
@@ -135,7 +138,7 @@ class Child:
         try:
             if run.stop is None:
                 await self._open_for(run)
-                outcome = await self._outcome_of(run)
+                outcome = await self._outcome_of(run, services)
         except BaseException as error:  # one that no task should raise: it ends this run, never the process
             outcome = None if run.stop else decide(as_exception(error), run)
         self._run = None
@@ -152,10 +155,11 @@ class Child:
             run.started = time.monotonic()
             self._say(Began())
 
-    async def _outcome_of(self, run: Run) -> Outcome | None:
+    async def _outcome_of(self, run: Run, services: Services) -> Outcome | None:
         call: Call = _call if run.definition.is_async else self._call_in_thread
         if run.definition.signature.injects:
             call = self._lifespan.injecting(run.definition, call)
+        call = growing(run, services, call)
         if not installed:
             return await execute(run, call)
         return await execute_through(around_execute((), "child"), run, lambda watched: execute(run, watched(call)))

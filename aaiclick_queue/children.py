@@ -186,6 +186,8 @@ class Conversation:
                     run.committing, run.committed = now, committed
                 case MadeReady():
                     services.made_ready()
+                    if run.claimed.job_id is not None:
+                        services.arrived()
                 case Done() | Refused() | None as last:
                     return last
 

@@ -7,44 +7,35 @@ its loop. Synchronous code uses the one of the portal's loop.
 from __future__ import annotations
 
 import asyncio
-import random
-import time
+import functools
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any
 
 from .around import enqueue_through
-from .callers import caller_transaction, is_sync, on_commit, run_sync
+from .around_plans import plan_through
+from .callers import run_sync
 from .channel import Channel
-from .errors import PostgresUnavailable, QueueFull, StreamsDown
+from .errors import PostgresUnavailable, StreamsDown
 from .flow.cancel import cancel
-from .flow.dedupe import Key, enqueue_keyed
-from .flow.enqueue import NewTask, Spec, Told, Written, id_source, insert_again, insert_tasks, written_before
+from .flow.dedupe import Key
+from .flow.enqueue import NewTask, Spec, Told
+from .flow.graph import Plan
 from .flow.kick import kick_claimers, tell_ended
-from .flow.limits import queue_is_full
 from .flow.reaper import ensure_partitions
 from .flow.relay import publish_own
-from .gathering import Gatherer
-from .gathering import Waiting as Gathered
-from .ids import IdSource
+from .flow.submit import Adding, NewJob, Submitted
 from .local import database_url
 from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
 from .migrate import require_head
 from .portal import submit
-from .postgres import DATA_ERRORS, Database
-from .schema import Transaction
+from .postgres import Database
 from .settings import Settings
 from .streams import Streams
 from .waiting import Waiting
-
-T = TypeVar("T")
-
-BULK = 1000  # rows of one statement
-RETRY_SECONDS = 0.1
-FULL_SECONDS = 0.05
-FULL_LONGEST_SECONDS = 1.0
+from .writing import BULK, Writer
 
 
 class Client:
@@ -54,14 +45,13 @@ class Client:
         self.settings = settings
         self._middleware = checked(middleware)
         self.waiting = Waiting(self.database, self._nudges)
-        self._ids: IdSource | None = None
         self._db: Database | None = None
         self._streams: Streams | None = None
         self._channel: Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Lock | None = None
         self._background: set[asyncio.Task[None]] = set()
-        self._gatherer = Gatherer(self._write_gathered)
+        self._writer = Writer(settings, self.database, self._wake)
 
     async def database(self) -> Database:
         """Our own connections, opened and checked on first use."""
@@ -73,7 +63,7 @@ class Client:
                 db = Database(self.settings, size=4, flow=True, dsn=await database_url(self.settings))
                 try:
                     await require_head(db)
-                    await self._id_source(db)
+                    await self._writer.id_source(db)
                 except BaseException:
                     await db.close()
                     raise
@@ -94,7 +84,7 @@ class Client:
     async def close(self) -> None:
         """Close the connections; what was written stays written."""
         await self.waiting.close()
-        await self._gatherer.finished()
+        await self._writer.finished()
         if self._background:
             await asyncio.wait(self._background, timeout=0.5)  # wake-ups on their way
         if self._streams is not None:
@@ -127,29 +117,7 @@ class Client:
     async def _write(
         self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any, *, wait: bool
     ) -> list[int]:
-        if connection is not None:
-            return await self._write_for_caller(spec, tasks, key, connection)
-        pause = FULL_SECONDS
-        while True:
-            try:
-                return await self._write_ours(spec, tasks, key)
-            except QueueFull as full:
-                await queue_is_full(await self.database(), spec.queue)
-                if not wait or len(tasks) > full.max_depth:
-                    raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-            pause = min(pause * 1.5, FULL_LONGEST_SECONDS)
-
-    async def _write_ours(self, spec: Spec, tasks: Sequence[NewTask], key: Key | None) -> list[int]:
-        if key is None and len(tasks) == 1:
-            return [await self._gatherer.add(spec, tasks[0])]
-        ids = await self._take_ids(1 if key else len(tasks))
-        if key is not None:
-            written = await self._commit(lambda tx, again: self._write_keyed(tx, spec, tasks[0], key, ids, again=again))
-        else:
-            written = await self._commit(lambda tx, again: self._insert(tx, spec, tasks, ids, again=again))
-        self._wake(written.told)
-        return written.ids
+        return await self._writer.write(spec, tasks, key=key, connection=connection, wait=wait)
 
     def write_blocking(
         self, spec: Spec, tasks: Sequence[NewTask], *, key: Key | None, connection: Any, wait: bool = False
@@ -158,6 +126,18 @@ class Client:
         if connection is None:
             return submit(self.write(spec, tasks, key=key, wait=wait))
         return run_sync(self.write(spec, tasks, key=key, connection=connection))
+
+    async def submit(self, job: NewJob, plan: Plan, *, key: Key | None = None, connection: Any = None) -> Submitted:
+        """Write a job and all its nodes in one transaction; its middleware is called once for each kind of task."""
+        chain = around_enqueue(self._middleware or middleware_here.get())
+        write = functools.partial(self._writer.submit, job, plan, key=key, connection=connection)
+        return await (plan_through(chain, plan, write, connection=connection) if chain else write())
+
+    async def add_to_job(self, to: Adding, plan: Plan) -> Submitted:
+        """Add nodes to a job that is there, in a transaction of our own."""
+        chain = around_enqueue(self._middleware or middleware_here.get())
+        write = functools.partial(self._writer.add, to, plan)
+        return await (plan_through(chain, plan, write) if chain else write())
 
     def known(self, task_id: int) -> Mapping[str, Any] | None:  # noqa: ARG002 - one that runs tasks knows
         """The final row of the task, from a client that runs tasks itself; else None: ask the database."""
@@ -172,131 +152,6 @@ class Client:
             cancelled |= await cancel(db, ids[start : start + BULK])
         self._tell_ended(sorted(cancelled))
         return cancelled
-
-    async def _write_for_caller(
-        self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any
-    ) -> list[int]:
-        tx = caller_transaction(connection, schema=self.settings.postgres_schema)
-        written = await self._write_in(tx, spec, tasks, key)
-        if not is_sync(connection) and self.settings.redis_url:
-            with suppress(PostgresUnavailable):
-                await self.database()  # so that the wake-up after the commit need not open it
-        on_commit(connection, lambda: self._wake(written.told))
-        return written.ids
-
-    async def _write_in(self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], key: Key | None) -> Written:
-        ids = (await self._id_source(tx)).take(1 if key else len(tasks))
-        if key is not None:
-            return await self._write_keyed(tx, spec, tasks[0], key, ids, again=False)
-        return await self._insert(tx, spec, tasks, ids, again=False)
-
-    async def _write_keyed(  # noqa: PLR0913 - one value a fact
-        self, tx: Transaction, spec: Spec, task: NewTask, key: Key, ids: Sequence[int], *, again: bool
-    ) -> Written:
-        if again and await written_before(tx, spec, set(ids)):  # its key may be free again by now
-            return Written(list(ids), [])
-        source = await self._id_source(tx)
-        first = iter(ids)
-        return await enqueue_keyed(tx, spec, task, key, lambda n: [next(first, None) or source.take(n)[0]])
-
-    async def _write_gathered(self, groups: dict[Spec, list[Gathered]]) -> None:
-        ids = {spec: await self._take_ids(len(group)) for spec, group in groups.items()}
-
-        async def insert(tx: Transaction, again: bool) -> dict[Spec, Written]:
-            return {
-                spec: await self._insert(tx, spec, [waiting.task for waiting in group], ids[spec], again=again)
-                for spec, group in groups.items()
-            }
-
-        try:
-            written = await self._commit(insert, one_statement=len(groups) == 1)
-        except (*DATA_ERRORS, QueueFull):
-            await self._write_one_by_one(groups)
-            return
-        self._wake([told for one in written.values() for told in one.told])
-        for spec, group in groups.items():
-            for waiting, task_id in zip(group, written[spec].ids, strict=True):
-                if not waiting.written.done():
-                    waiting.written.set_result(task_id)
-
-    async def _commit(self, write: Callable[[Transaction, bool], Awaitable[T]], *, one_statement: bool = False) -> T:
-        """Write in a transaction of our own, again and again until it is answered or the time is up.
-
-        A commit whose answer was lost may have happened: `again` says so, and the same ids cannot insert twice.
-        """
-        again = False
-
-        async def once() -> T:
-            nonlocal again
-            repeated, again = again, True
-            async with (await self.database()).connection() as tx:
-                if one_statement:
-                    return await write(tx, repeated)
-                async with tx.transaction():
-                    return await write(tx, repeated)
-
-        return await self._in_time(once)
-
-    async def _in_time(self, once: Callable[[], Awaitable[T]]) -> T:
-        """Try for ENQUEUE_TIMEOUT_SECONDS; an embedded server takes its own time when it starts."""
-        if self._db is None and not self.settings.postgres_url:
-            await self.database()
-        until = time.monotonic() + self.settings.enqueue_timeout_seconds
-        while True:
-            try:
-                async with asyncio.timeout(max(0.1, until - time.monotonic())):
-                    return await once()
-            except (PostgresUnavailable, TimeoutError) as error:
-                if time.monotonic() + RETRY_SECONDS > until:
-                    raise PostgresUnavailable(
-                        f"not enqueued within {self.settings.enqueue_timeout_seconds:g} s: "
-                        f"{error or self.settings.postgres_shown + ' gave no answer'}"
-                    ) from None
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _insert(
-        self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int], *, again: bool
-    ) -> Written:
-        whole = Written([], [])
-        for start in range(0, len(tasks), BULK):
-            some, mine = tasks[start : start + BULK], list(ids[start : start + BULK])
-            # Room for all of them or for none; a repeated try may meet its own rows.
-            written = await insert_tasks(tx, spec, some, mine, room_for=0 if start or again else len(tasks))
-            missing = set(mine) - set(written.ids)
-            if missing and again:
-                missing -= await written_before(tx, spec, missing)
-            take = (await self._id_source(tx)).take
-            renewed = await insert_again(tx, spec, some, ids=mine, missing=missing, take_ids=take)
-            whole.ids += renewed.ids
-            whole.told += [*written.told, *renewed.told]
-        return whole
-
-    async def _write_one_by_one(self, groups: dict[Spec, list[Gathered]]) -> None:
-        """One of them is refused by Postgres: find out which, and let the others through."""
-        db = await self.database()
-        for spec, group in groups.items():
-            for waiting in group:
-                try:
-                    async with db.connection() as tx:
-                        written = await self._write_in(tx, spec, [waiting.task], None)
-                except Exception as error:
-                    if not waiting.written.done():  # its caller may have given up meanwhile
-                        waiting.written.set_exception(error)
-                else:
-                    self._wake(written.told)
-                    if not waiting.written.done():
-                        waiting.written.set_result(written.ids[0])
-
-    async def _take_ids(self, count: int) -> list[int]:
-        if self._ids is None:
-            await self._in_time(self.database)
-        assert self._ids is not None
-        return self._ids.take(count)
-
-    async def _id_source(self, tx: Transaction) -> IdSource:
-        if self._ids is None:
-            self._ids = await id_source(tx)
-        return self._ids
 
     def _wake(self, told: Sequence[Told]) -> None:
         """Tell claimers here at once, those elsewhere over Redis; an enqueue never waits for either."""
@@ -369,6 +224,12 @@ def default_from(instead: Client | Settings) -> Iterator[None]:
         yield
     finally:
         _instead.remove(instead)
+
+
+def given_settings() -> Settings | None:
+    """What the testing kit has the default client of this process made from."""
+    instead = _instead[-1] if _instead else None
+    return instead.settings if isinstance(instead, Client) else instead
 
 
 async def default_client() -> Client:

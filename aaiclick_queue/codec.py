@@ -68,12 +68,26 @@ class Signature:
 
         Defaults are not written: they apply when the function is called.
         """
-        given = self._bound(args, kwargs) if args else kwargs
+        given = self.bound(args, kwargs) if args else kwargs
         row = self._row
         try:
             return row.write(given)
         except Exception as error:
             raise self._unfit(given, error) from error
+
+    def encode_around(self, given: Mapping[str, Any], written: Mapping[str, str]) -> str:
+        """The same where some arguments are JSON already: they stand in it unchecked."""
+        names = {*given, *written}
+        if not self._needed <= names <= self._taken:
+            misnamed = self._misnamed(dict.fromkeys((*given, *written)), "")
+            raise misnamed or ArgumentsDoNotFit(f"{self.name} does not take this")
+        types = self._types
+        try:
+            parts = [f'"{name}":{types[name].write(value)}' for name, value in given.items()]
+        except Exception as error:
+            raise self._unfit(given, error, is_part=True) from error
+        parts += [f'"{name}":{text}' for name, text in written.items()]
+        return "{" + ",".join(parts) + "}"
 
     def encode_many(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
         """The same for many; an error names the row, counted from 0, and the parameter."""
@@ -94,6 +108,20 @@ class Signature:
         except Exception as error:
             raise self._outdated(payload, error) from error
         return {name: value for name, value in zip(self.parameters, values, strict=True) if value is not UNSET}
+
+    def check(self, name: str, text: str | bytes) -> None:
+        """Raise ArgumentsDoNotFit unless the function has this parameter and takes this JSON for it."""
+        if name not in self.parameters:
+            near = ", ".join(self.parameters) or "nothing"
+            raise ArgumentsDoNotFit(f"{self.name} has no parameter {name!r}: it takes {near}", parameter=name)
+        try:
+            self._types[name].read(text)
+        except Exception as error:
+            annotation = _shown(self._hints.get(name, Any))
+            raise ArgumentsDoNotFit(
+                f"parameter {name!r} of {self.name} (annotated {annotation}) does not take this: {_reason(error)}",
+                parameter=name,
+            ) from error
 
     def encode_result(self, value: Any) -> str | None:
         """JSON of a result: by the return annotation where it fits, else by the value's own type."""
@@ -143,6 +171,14 @@ class Signature:
         return tuple(name for name in self._names if name not in self.injected)
 
     @functools.cached_property
+    def _taken(self) -> frozenset[str]:
+        return frozenset(self.parameters)
+
+    @functools.cached_property
+    def _needed(self) -> frozenset[str]:
+        return self._taken & self._required
+
+    @functools.cached_property
     def _by_position(self) -> list[str]:
         return [name for name in self.parameters if name not in self._keyword_only]
 
@@ -181,7 +217,8 @@ class Signature:
         except Exception:
             return None
 
-    def _bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def bound(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name."""
         if len(args) > len(self._by_position):
             raise ArgumentsDoNotFit(
                 f"{self.name} takes {_count(len(self._by_position), 'positional argument')} and "
@@ -196,13 +233,13 @@ class Signature:
                 )
         return {**given, **kwargs}
 
-    def _unfit(self, given: Any, error: Exception, where: str = "") -> ArgumentsDoNotFit:
+    def _unfit(self, given: Any, error: Exception, where: str = "", *, is_part: bool = False) -> ArgumentsDoNotFit:
         """The sentence for arguments that were refused, found by trying them one by one."""
         if not isinstance(given, Mapping):
             return ArgumentsDoNotFit(
                 f"{where}give a dict of arguments by name, not {a_or_an(type(given).__qualname__)}"
             )
-        if misnamed := self._misnamed(given, where):
+        if not is_part and (misnamed := self._misnamed(given, where)):
             return misnamed
         for name, value in given.items():
             try:

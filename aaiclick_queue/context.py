@@ -16,9 +16,11 @@ from .codec import encode_json
 from .errors import LeaseLost, WrongContext
 from .flow.enqueue import NewTask, Spec, id_source
 from .flow.execute import Run
-from .flow.fenced import Fence, extend, hold_lease, keep_checkpoint, keep_progress, load_checkpoint, spawn
+from .flow.fenced import KEY, Fence, extend, hold_lease, keep_checkpoint, keep_progress, load_checkpoint, spawn
+from .flow.graph import PlannedTask
 from .flow.kick import kick_claimers
 from .ids import IdSource
+from .joining import Joining, Wish
 from .lifespan import Lifespan
 from .middleware import Enqueuing, Middleware, around_enqueue, headers_of, installed, metadata_of
 from .postgres import Database
@@ -48,7 +50,9 @@ class Services:
         rearm: Callable[[Run], None],
         *,
         made_ready: Callable[[], None] = kick_claimers,
+        arrived: Callable[[], None] = lambda: None,
         committing: Callable[[Run], None] = lambda _: None,
+        adding_db: Database | None = None,
         modules: Sequence[str] = (),
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
@@ -58,7 +62,9 @@ class Services:
         self.dsn = dsn
         self.rearm = rearm
         self.made_ready = made_ready
+        self.arrived = arrived
         self.committing = committing
+        self.adding_db = adding_db or db  # for what may wait for others: those who complete must not wait with it
         self.modules = modules
         self.lifespan = lifespan
         self.middleware = middleware
@@ -84,12 +90,15 @@ class Current:
         self.queue = claimed.queue
         self.entrypoint = claimed.entrypoint
         self.correlation_id = claimed.correlation_id
+        self.job_id = claimed.job_id
+        self.group_id = claimed.group_id
         self._run = run
         self._services = services
         self._rearm = services.rearm
         self._spawned: dict[str, int] = {}
         self._value: Any = _NOT_GIVEN
         self._block: TaskTransaction | None = None
+        self._joining: Joining | None = None
         self.fence = Fence(claimed.task_id, claimed.run_epoch, run.worker_id)
 
     @property
@@ -116,18 +125,21 @@ class Current:
         """Seconds until the run's timeout."""
         return self._run.started + self._run.timeout - time.monotonic()
 
-    async def progress(self, done: float | dict[str, Any]) -> bool:
-        """Keep how far the task is, a number from 0 to 1 or any JSON object."""
+    async def progress(
+        self, done: float | dict[str, Any], total: float | None = None, message: str | None = None
+    ) -> bool:
+        """Keep how far the task is: `progress(30, 100, "reading")`, a number from 0 to 1, or any JSON object."""
         self._rearm(self._run)
-        return await keep_progress(self._services.db, self.fence, encode_json(done))
+        return await keep_progress(self._services.db, self.fence, encode_json(how_far(done, total, message)))
 
-    async def checkpoint(self, data: Any) -> bool:
-        """Keep a JSON value from which the next attempt can go on."""
+    async def checkpoint(self, *kept: Any) -> bool:
+        """Keep a JSON value from which the next attempt can go on: `checkpoint(data)`, or `checkpoint(phase, data)`."""
         self._rearm(self._run)
-        return await keep_checkpoint(self._services.db, self.fence, encode_json(data))
+        data, phase = where(kept)
+        return await keep_checkpoint(self._services.db, self.fence, encode_json(data), job_id=self.job_id, phase=phase)
 
     async def load_checkpoint(self) -> Any:
-        """What an earlier attempt kept, or None."""
+        """What was kept last, by this attempt or an earlier one, or None; with a phase {"phase": …, "data": …}."""
         return await load_checkpoint(self._services.db, self.id)
 
     async def extend(self, timeout: float) -> bool:  # noqa: ASYNC109 - the run's, not the call's
@@ -143,13 +155,18 @@ class Current:
     async def enqueue(self, task: Task[Any, R], *args: Any, **kwargs: Any) -> Handle[R]:
         """Enqueue a child of this task, written only while this run holds its lease and once over all attempts.
 
-        It inherits priority and correlation id, and the queue of this run unless the child's task names one.
+        It inherits priority and correlation id, and the queue of this run unless the child's task names one. In a job
+        it joins the job: in this task's group, or `group=`, and behind the tasks in `after=`. `key=` says which child
+        it is, instead of its arguments and its turn. All three are ours unless the function has such a parameter.
         """
         from .handles import Handle
 
+        wish = Wish.of(kwargs, task.signature.parameters)
         spec, child, key = task.prepare(args, kwargs, self._services.settings)
         if key is not None:
             raise WrongContext("a child is written once by its place in the run: leave dedupe_key away")
+        if self.job_id is None and (wish.after or wish.group is not None):
+            raise WrongContext("after= and group= place a child in the job of its parent, and this task has none")
         given = task.defaults
         spec = msgspec.structs.replace(
             spec,
@@ -158,23 +175,41 @@ class Current:
             priority=self._run.claimed.priority if given.priority is None else given.priority,
         )
         child.correlation_id = child.correlation_id or self.correlation_id
-        child.spawn_key = self._spawn_key(spec.entrypoint, child.kwargs)
+        child.spawn_key = f"{KEY}{wish.key}" if wish.key else self._spawn_key(spec.entrypoint, child.kwargs)
+        wish.options, wish.name = given, task.node_name
         try:
-            write = self._write_through if installed or self._services.middleware else self._write_child
-            task_id = await write(spec, child)
+            write = self._write_through if installed or self._services.middleware else self._write
+            task_id = await write(spec, child, wish)
         except BaseException:
             # The same call again is the same child: its number must not move on.
-            self._spawned[child.spawn_key.rsplit(":", 1)[0]] -= 1
+            if not wish.key:
+                self._spawned[child.spawn_key.rsplit(":", 1)[0]] -= 1
             raise
         return Handle(task_id, decode=task.signature.decode_result)
 
-    async def _write_through(self, spec: Spec, child: NewTask) -> int:
+    async def _write_through(self, spec: Spec, child: NewTask, wish: Wish) -> int:
         async def write(spec: Spec, tasks: Sequence[NewTask]) -> list[int]:
-            return [await self._write_child(spec, tasks[0])]
+            return [await self._write(spec, tasks[0], wish)]
 
         chain = around_enqueue(self._services.middleware)
         [task_id] = await enqueue_through(chain, Enqueuing(spec, [child], connection=self._block), write)
         return task_id
+
+    async def _write(self, spec: Spec, child: NewTask, wish: Wish) -> int:
+        if self.job_id is None:
+            return await self._write_child(spec, child)
+        if self._joining is None:
+            self._joining = Joining(self)
+        return await self._joining.join(wish, spec, child, in_block=self._block is not None)
+
+    def kept(self) -> list[PlannedTask]:
+        """Children for the job that the end of the transaction block is to write."""
+        return list(self._joining.kept.values()) if self._joining is not None else []
+
+    def drop_kept(self) -> None:
+        """The block was rolled back, or has written them."""
+        if self._joining is not None:
+            self._joining.kept.clear()
 
     async def _write_child(self, spec: Spec, child: NewTask) -> int:
         take = (await self._services.ids()).take
@@ -221,13 +256,13 @@ class SyncCurrent:
     def __init__(self, current: Current) -> None:
         self._current = current
 
-    def progress(self, done: float | dict[str, Any]) -> bool:
+    def progress(self, done: float | dict[str, Any], total: float | None = None, message: str | None = None) -> bool:
         """Keep how far the task is; False when the run has lost its lease."""
-        return self._wait(self._current.progress(done))
+        return self._wait(self._current.progress(done, total, message))
 
-    def checkpoint(self, data: Any) -> bool:
+    def checkpoint(self, *kept: Any) -> bool:
         """Keep a JSON value from which the next attempt can go on; False when the run has lost its lease."""
-        return self._wait(self._current.checkpoint(data))
+        return self._wait(self._current.checkpoint(*kept))
 
     def load_checkpoint(self) -> Any:
         """What an earlier attempt kept, or None."""
@@ -251,6 +286,24 @@ class SyncCurrent:
             coroutine.close()
             raise WrongContext("current().sync blocks: in an async task await current().… instead")
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+
+def how_far(done: float | dict[str, Any], total: float | None, message: str | None) -> Any:
+    """What is kept of `progress(…)`."""
+    if total is None and message is None:
+        return done
+    given = {"current": done, "total": total, "message": message}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def where(kept: tuple[Any, ...]) -> tuple[Any, str | None]:
+    """What is kept of `checkpoint(…)`, and its phase."""
+    match kept:
+        case (data,):
+            return data, None
+        case (str() as phase, data):
+            return {"phase": phase, "data": data}, phase
+    raise TypeError(f"checkpoint{kept!r}: write checkpoint(data), or checkpoint(phase, data) with the phase's name")
 
 
 _run: ContextVar[tuple[Run, Services]] = ContextVar("aaiclick_queue_run")

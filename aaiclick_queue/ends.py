@@ -10,20 +10,21 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-from .flags import HOOKED
+from .flags import HOOKED, IN_JOB
 from .flow.admit import give_back_stopped
 from .flow.background import Background
 from .flow.choose import Lane, lanes_of
+from .flow.claim import Claimed
 from .flow.complete import Completer
-from .flow.execute import Run
+from .flow.execute import RELEASED, Run
 from .flow.heartbeat import Counters
 from .flow.kick import tell_ended
-from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Succeeded
+from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Skipped, Succeeded
 from .postgres import Database
 from .report import Report
 from .slots import Slots
 
-FINAL = (Succeeded, Failed, Cancelled)
+FINAL = (Succeeded, Failed, Cancelled, Skipped)
 
 
 class Claiming(Protocol):
@@ -43,7 +44,8 @@ class Ends:
         self._completed = self._failed = self._lost = 0
         self._stopped_runs: list[Run] = []
         self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
-        self.unknown: set[tuple[int, int]] = set()  # claimed, with no code here to run them, not settled yet
+        # Claimed and in no slot: no code here to run them, or their inputs are on their way; not settled yet.
+        self.outside: set[tuple[int, int]] = set()
 
     def serve(self, db: Database, completer: Completer, background: Background, claimer: Claiming) -> None:
         """Where outcomes go from now on."""
@@ -69,6 +71,7 @@ class Ends:
                 tell_ended([run.claimed.task_id])
                 self._completed += 1
                 self._background.freed(lanes_of(run.claimed))
+                self._background.arrived()
                 self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
             return
         now = time.monotonic()
@@ -84,6 +87,13 @@ class Ends:
                 self.slots.is_still_running(run),
             )
         )
+
+    def hand_back(self, runs: Sequence[Claimed], worker_id: int) -> None:
+        """Runs that were leased to this worker id and will not be started here."""
+        now = time.monotonic()
+        for one in runs:
+            self.outside.add((one.task_id, one.run_epoch))
+            self._completer.add(Ended(one.task_id, one.run_epoch, RELEASED, now, now, worker_id, one.flags))
 
     def run_stopped(self, run: Run) -> None:
         """The code of a run that was told to stop has ended: the slots that were kept for it are free."""
@@ -103,9 +113,11 @@ class Ends:
     def landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
         """The completer has written these outcomes, as far as their runs still had their lease."""
         tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
+        if any(run.flags & IN_JOB for run in batch):
+            self._background.arrived()
         freed: set[Lane] = set()
         for ended in batch:
-            self.unknown.discard((ended.task_id, ended.run_epoch))
+            self.outside.discard((ended.task_id, ended.run_epoch))
             run = self.slots.held.get(ended.task_id)
             if run is not None and run.claimed.run_epoch != ended.run_epoch:
                 run = None  # the same task, claimed again meanwhile

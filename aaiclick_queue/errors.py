@@ -6,6 +6,7 @@ QueueError
 ├── FleetBusy                a fleet of that name runs already; carries its pid
 ├── NoFleet                  no fleet of that name runs here
 ├── BadTask                  a decorator or an option that cannot work
+│   ├── BadJob               a graph that cannot work: a cycle, equal names, a node of another job
 │   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
 ├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
 ├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
@@ -21,14 +22,22 @@ QueueError
 ├── StreamsDown              Redis did not take or give wake-ups (the flow goes on by polling)
 ├── LeaseLost                the run no longer owns its task; raised by current().transaction() only
 ├── UnknownTask              no task with that id
+├── UnknownJob               no job with that id or name
+├── JobEnded                 the job is over: nothing can be added to it, or cancelled
+├── GroupClosed              the group has ended and takes no more tasks
+├── SpawnDiverged            a repeated attempt gave a child of the same key other arguments
 ├── UnknownOperation         no operation with that number
 ├── ResultError
 │   ├── TaskFailed           carries type, message, traceback, attempts
+│   ├── JobFailed            carries the first tasks that failed, and their errors
+│   ├── JobCancelled         cancelled by hand
+│   ├── UpstreamFailed       a task that it waited for did not complete
+│   ├── TaskSkipped          on the side of a branch that was not taken
 │   ├── TaskCancelled        cancelled by hand, by raising Cancel, or expired
 │   └── ResultExpired        the task is gone: pruned, or never committed
 └── WrongContext             a call that cannot work from where it was made
 
-Raised *by* tasks to steer their run: Retry, Snooze, Cancel, Fail (Directive).
+Raised *by* tasks to steer their run: Retry, Snooze, Cancel, Skip, Fail (Directive).
 """
 
 from __future__ import annotations
@@ -69,6 +78,10 @@ class BadTask(QueueError, TypeError):
     """A task definition or an option that cannot work."""
 
 
+class BadJob(BadTask):
+    """A job whose graph cannot work; nothing of it was written."""
+
+
 class BadResource(BadTask):
     """A resource that is asked for and not there, that two functions give, or that needs itself."""
 
@@ -94,12 +107,13 @@ class PayloadTooLarge(QueueError, ValueError):
 
 
 class DuplicateTask(QueueError):
-    """The dedupe key is held by a task that has not ended."""
+    """The dedupe key is held by a task, or a job, that has not ended."""
 
-    def __init__(self, key: str, task_id: int) -> None:
+    def __init__(self, key: str, task_id: int, *, what: str = "task") -> None:
+        modes = "'skip', 'replace' or 'debounce'" if what == "task" else "'skip'"
         super().__init__(
-            f"a task with dedupe_key {key!r} is already there (id {task_id}): wait for it, "
-            "or enqueue with dedupe='skip', 'replace' or 'debounce'"
+            f"a {what} with dedupe_key {key!r} is already there (id {task_id}): wait for it, "
+            f"or enqueue with dedupe={modes}"
         )
         self.key = key
         self.task_id = task_id
@@ -166,6 +180,27 @@ class UnknownTask(QueueError, LookupError):
     """No task with that id."""
 
 
+class UnknownJob(QueueError, LookupError):
+    """No job with that id or name."""
+
+
+class JobEnded(QueueError):
+    """The job is over."""
+
+    def __init__(self, message: str, *, job_id: int, status: str) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+        self.status = status
+
+
+class GroupClosed(QueueError):
+    """The group has ended: what waited for it may have started, so it takes no more tasks."""
+
+
+class SpawnDiverged(QueueError):
+    """An earlier attempt wrote a child of this key with other arguments."""
+
+
 class UnknownOperation(QueueError, LookupError):
     """No operation with that number."""
 
@@ -193,6 +228,26 @@ class TaskFailed(ResultError):
         self.error_message = error_message
         self.traceback = traceback
         self.attempts = attempts
+
+
+class UpstreamFailed(ResultError):
+    """The task ended UPSTREAM_FAILED: what it waited for did not complete."""
+
+
+class TaskSkipped(ResultError):
+    """The task ended SKIPPED: its side of a branch was not taken, or it skipped itself."""
+
+
+class JobFailed(ResultError):
+    """The job ended FAILED; `failed` names its first tasks that failed, with their errors."""
+
+    def __init__(self, message: str, *, task_id: int, failed: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message, task_id=task_id)
+        self.failed = list(failed)
+
+
+class JobCancelled(ResultError):
+    """The job ended CANCELLED."""
 
 
 class TaskCancelled(ResultError):
@@ -230,6 +285,10 @@ class Snooze(_Later):
 
 class Cancel(Directive):
     """End this task as CANCELLED."""
+
+
+class Skip(Directive):
+    """End this task as SKIPPED: those that wait for it alone are skipped too, joins run."""
 
 
 class Fail(Directive):

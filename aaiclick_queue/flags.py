@@ -9,6 +9,8 @@ STOPS = 8  # ordered, and its failure stops those behind it
 HOOKED = 16  # has hooks: tasks that its end or its retry enqueues
 KEEP_NONE = 32  # its row goes with its end, whatever that is
 KEEP_FAILED = 64  # its row goes with its end if that is a success
+IN_JOB = 128  # a job's task: its end arrives at gates
+INPUTS = 256  # its arguments name other tasks, whose results take their place
 FORGET = KEEP_NONE | KEEP_FAILED  # of a success
 
 # What the statement for ordinary completions does not look after.

@@ -27,6 +27,9 @@ PYDANTIC_WORDS = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotate
 MASK = b'"**********"'
 
 
+_INSTEAD = "pass an id, a path or the data itself (a dataclass, a pydantic model, JSON types)"
+
+
 class Foreign:
     """What only pydantic knows how to check, write and read."""
 
@@ -38,10 +41,9 @@ class Foreign:
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
         except Exception as error:
-            raise BadTask(
-                f"{getattr(annotation, '__qualname__', annotation)} is not a type that JSON can carry: pass an id, "
-                "a path or the data itself (a dataclass, a pydantic model, JSON types)"
-            ) from error
+            instead = getattr(annotation, "instead_of_json", _INSTEAD)
+            shown = getattr(annotation, "__qualname__", annotation)
+            raise BadTask(f"{shown} is not a type that JSON can carry: {instead}") from error
 
     def take(self, value: Any) -> Any:
         """The value as pydantic has it."""

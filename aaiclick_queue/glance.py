@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from .postgres import Database
-from .views import QueueView, WorkerView, list_queues, list_workers
+from .queue_views import QueueView, WorkerView, list_queues, list_workers
 
 NEW_LIMIT = 20_000  # rows of one look: 10 ms; who enqueues faster is told by `new_is_more`
 SAMPLES = 240
@@ -142,9 +142,9 @@ class History:
 
 def _open(queue: QueueView) -> int | None:
     """Tasks of the queue that have not ended; None where they are too many to be counted."""
-    if queue.ready_is_more or queue.held_is_more or queue.delayed_is_more:
+    if queue.ready_is_more or queue.held_is_more or queue.delayed_is_more or queue.waiting_is_more:
         return None
-    return queue.ready + queue.held + queue.delayed + queue.running
+    return queue.ready + queue.held + queue.waiting + queue.delayed + queue.running
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

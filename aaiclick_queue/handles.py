@@ -3,22 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from .callers import is_sync
 from .client import Client, default_blocking_client, default_client
 from .codec import decode_json
-from .errors import BadTask, QueueError, ResultExpired, TaskCancelled, TaskFailed, UnknownTask, WrongContext
+from .errors import (
+    BadTask,
+    QueueError,
+    ResultExpired,
+    TaskCancelled,
+    TaskFailed,
+    TaskSkipped,
+    UnknownTask,
+    UpstreamFailed,
+    WrongContext,
+)
+from .flow.inputs import spliced
 from .outcome import Error
-from .portal import run_blocking
+from .portal import portal_loop, run_blocking
+from .references import references
 from .status import Status
 from .waiting import Gone
 
 R = TypeVar("R")
 T = TypeVar("T")
 
+# Of those that continue a task, the ones that may say why that came to nothing.
+CONTINUED_BADLY = """
+SELECT t.id FROM aaiclick_queue.tasks t
+WHERE (t.id = ANY($1::bigint[]) OR t.group_id = ANY($2::bigint[])) AND t.status <> 'SKIPPED'
+  AND (t.status <> 'COMPLETED' OR t.after_gate IS NOT NULL)
+ORDER BY t.status = 'FAILED' DESC, t.id LIMIT 10
+"""
 STATUS = "SELECT status FROM aaiclick_queue.task_status WHERE id = $1"
 
 
@@ -49,8 +70,19 @@ class Handle(Generic[R]):
         return await self._there(self._status)
 
     async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as in every queue
-        """Wait for the end; gives the result, or raises what became of the task instead. With 0 it only looks."""
-        value: R = self._value(await self._end(timeout))
+        """Wait for the end; gives the result, or raises what became of the task instead. With 0 it only looks.
+
+        A task of a job that returned others has ended when they have: its result is theirs.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        end = await self._end(timeout)
+        if end["status"] == Status.COMPLETED and end["after_gate"] is not None:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            after = await end_of(end["after_gate"], self._client, left)
+            if after is None:
+                raise TimeoutError(f"what continues task {self.id} has not ended within {timeout:g} s; it goes on")
+            return await self._there(lambda client: self._continued(client, end, after))
+        value: R = self._value(end)
         return value
 
     async def wait(self, timeout: float | None = None) -> Status:  # noqa: ASYNC109
@@ -71,14 +103,7 @@ class Handle(Generic[R]):
         return run_blocking(self.status(), instead="await handle.status()").is_final
 
     async def _there(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Ask where the client lives: its connections belong to one loop, and a thread has another."""
-        client, here = self._client, asyncio.get_running_loop()
-        home = client.loop if client else None
-        if client is None or home in (None, here):
-            return await ask(client or await default_client())
-        if home is not None and home.is_running():
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(client), home))
-        return await ask(await default_client())
+        return await at_home(self._client, ask)
 
     async def _status(self, client: Client) -> Status:
         if (known := client.known(self.id)) is not None:
@@ -96,23 +121,25 @@ class Handle(Generic[R]):
         if self._ended is not None:
             end, self._ended = self._ended, None
         else:
-            end = await self._in_time(timeout)
+            end = await end_of(self.id, self._client, timeout)
         if end is None:
             raise TimeoutError(f"task {self.id} has not ended within {timeout:g} s; it goes on")
         if isinstance(end, Gone):
             raise self._gone(end)
         return end
 
-    async def _in_time(self, timeout: float | None) -> Any:  # noqa: ASYNC109
-        if timeout is not None and timeout <= 0:
-            return await self._there(lambda client: client.waiting.finished(self.id, once=True))
-        try:
-            async with asyncio.timeout(timeout) as limit:
-                return await self._there(lambda client: client.waiting.finished(self.id))
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return None
+    async def _continued(self, client: Client, end: Any, after: Any) -> Any:
+        db = await client.database()
+        if isinstance(after, Gone) or after["status"] == "OPEN":
+            return self._decode(await spliced(db, end["result"], end["job_id"]))
+        if after["status"] == "SKIP":
+            raise TaskSkipped(f"what continues task {self.id} was skipped", task_id=self.id)
+        named = list(references(end["result"]))
+        tasks = [n for one in named if one.kind != "group" for n in one.ids]
+        groups = [n for one in named if one.kind == "group" for n in one.ids]
+        for row in await db.fetch(CONTINUED_BADLY, tasks, groups):
+            await Handle(row["id"], client=client).result(0)  # raises what became of it
+        raise UpstreamFailed(f"what continues task {self.id} did not complete", task_id=self.id)
 
     def _gone(self, end: Gone) -> QueueError:
         if self._in_callers_transaction and not end.was_there:
@@ -131,6 +158,10 @@ class Handle(Generic[R]):
         if row["status"] == Status.COMPLETED:
             return self._decode(row["result"])
         error = msgspec.json.decode(row["error"], type=Error) if row["error"] else Error("Unknown")
+        if row["status"] == Status.UPSTREAM_FAILED:
+            raise UpstreamFailed(f"task {self.id} did not start: {error.message}", task_id=self.id)
+        if row["status"] == Status.SKIPPED:
+            raise TaskSkipped(f"task {self.id} was skipped: {error.message}", task_id=self.id)
         if row["status"] == Status.CANCELLED:
             raise TaskCancelled(f"task {self.id} was cancelled: {error.type}: {error.message}", task_id=self.id)
         raise TaskFailed(
@@ -143,6 +174,30 @@ class Handle(Generic[R]):
         )
 
 
+async def at_home(client: Client | None, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    """Ask where the client lives: its connections belong to one loop, and a thread has another."""
+    here = asyncio.get_running_loop()
+    home = client.loop if client else None
+    if client is None or home in (None, here):
+        return await ask(client or await default_client())
+    if home is not None and home.is_running():
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ask(client), home))
+    return await ask(await default_client())
+
+
+async def end_of(ended_id: int, client: Client | None, timeout: float | None) -> Any:  # noqa: ASYNC109
+    """The final row of a task, a job or a gate, Gone where there is none to come, None when it is not there in time."""
+    if timeout is not None and timeout <= 0:
+        return await at_home(client, lambda client: client.waiting.finished(ended_id, once=True))
+    try:
+        async with asyncio.timeout(timeout) as limit:
+            return await at_home(client, lambda client: client.waiting.finished(ended_id))
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
+
+
 def handle(task_id: int, *, client: Client | None = None) -> Handle[Any]:
     """The handle of a task whose id is known."""
     if isinstance(task_id, bool) or not isinstance(task_id, int) or not 0 < task_id < 2**63:
@@ -153,3 +208,14 @@ def handle(task_id: int, *, client: Client | None = None) -> Handle[Any]:
 def blocking_client(client: Client | None) -> Client:
     """The client that synchronous code uses."""
     return client or default_blocking_client()
+
+
+def check_blocking(client: Client, connection: Any, name: str) -> None:
+    """Raise where synchronous code cannot write with these."""
+    if connection is not None and not is_sync(connection):
+        raise WrongContext(f"{type(connection).__name__} is an async connection: await {name}.enqueue(…) instead")
+    if connection is None and not client.lives_on(portal_loop()):
+        raise WrongContext(
+            f"this client belongs to an event loop: await {name}.enqueue(…, client=…) there, "
+            "or leave client= away to use the default one"
+        )

@@ -17,6 +17,7 @@ import msgspec
 from .client import Client, default_client
 from .errors import BadTask, UnknownOperation
 from .filters import Where, checked, checked_name, checked_priority
+from .flow.job_retry import jobs_of, retry_in_job
 from .flow.kick import kick_claimers
 from .flow.operate import make_operation, work_once
 from .flow.reaper import ensure_partitions
@@ -170,8 +171,16 @@ async def retry_where(
 
 async def retry(ids: Iterable[int], *, client: Client | None = None, by: str | None = None) -> set[int]:
     """Run ended tasks again from their first attempt; returns those that had FAILED or were CANCELLED."""
-    db = await _database(client)
-    retried = await in_batches(db, ids, lambda tx, some: retry_tasks(tx, some, by=by or whoami()))
+    return await retry_ids(await _database(client), ids, by=by)
+
+
+async def retry_ids(db: Database, ids: Iterable[int], *, by: str | None = None) -> set[int]:
+    """The same, also where the tasks are of jobs."""
+    ids, by = list(ids), by or whoami()
+    retried = await in_batches(db, ids, lambda tx, some: retry_tasks(tx, some, by=by))
+    for job_id, some in (await jobs_of(db, ids)).items():
+        async with db.transaction() as tx:
+            retried |= await retry_in_job(tx, job_id, some, by=by)
     kick_claimers()
     return retried
 

@@ -90,6 +90,12 @@ class Cancelled(msgspec.Struct, frozen=True, tag=True):
     error: Error
 
 
+class Skipped(msgspec.Struct, frozen=True, tag=True):
+    """The task is over, and took itself out of its job's way."""
+
+    error: Error
+
+
 class Later(msgspec.Struct, frozen=True, tag=True):
     """Run again later. RETRYING spends the attempt, the others do not; `seconds` None is the task's own backoff."""
 
@@ -109,7 +115,7 @@ class Released(msgspec.Struct, frozen=True, tag=True):
     """Handed back unfinished, at no cost."""
 
 
-Outcome = Succeeded | Failed | Cancelled | Later | Lost | Released
+Outcome = Succeeded | Failed | Cancelled | Skipped | Later | Lost | Released
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from .outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Succeeded
+from .outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded
 
 if TYPE_CHECKING:
     from .flow.claim import Claimed
@@ -194,7 +194,7 @@ def _told(outcome: Outcome) -> tuple[Kind, str, str]:  # noqa: PLR0911 - one an 
             return RETRIED, error.type, error.message
         case Failed(error):
             return FAILED, error.type, error.message
-        case Cancelled(error):
+        case Cancelled(error) | Skipped(error):
             return CANCELLED, error.type, error.message
         case Lost(error):
             return LOST, error.type, error.message

@@ -98,6 +98,7 @@ class Settings(BaseSettings):
         None, description="Time between heartbeats; unset: a third of the lease. At most half of it."
     )
     task_timeout_seconds: Seconds = Field(3600, description="Soft timeout of a run where the task names none.")
+    job_timeout_seconds: Seconds = Field(86400, description="How long a job may take where it names no timeout.")
     grace_seconds: float = Field(
         30, ge=0, le=86400, description="Time that running tasks get at SIGTERM before they are handed back."
     )

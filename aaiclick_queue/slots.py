@@ -16,6 +16,7 @@ from .children import ALONE_FROM, Children
 from .context import Services, enter, running
 from .flags import LIMITED
 from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
+from .growing import growing
 from .kinds import Kind, KindName, Mix, room_of
 from .middleware import around_execute, installed
 from .outcome import Outcome
@@ -263,6 +264,7 @@ class Slots:
         call: Call = _call if run.definition.is_async else self._call_in_thread
         if services.lifespan is not None and run.definition.signature.injects:
             call = services.lifespan.injecting(run.definition, call)
+        call = growing(run, services, call)
         return await execute(run, watched(call) if watched else call)
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

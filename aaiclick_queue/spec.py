@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from .errors import BadTask
+from .errors import BadJob, BadTask
 from .retry import CELERY_OPTIONS, Duration, Exceptions, Retry, seconds
 
 DedupeMode = Literal["raise", "skip", "replace", "debounce"]
 DEDUPE_MODES: tuple[DedupeMode, ...] = ("raise", "skip", "replace", "debounce")
+Rule = Literal["all_success", "all_done", "one_success", "none_failed", "always"]
+RULES: tuple[Rule, ...] = get_args(Rule)
 NAME_LIMIT = 200
 _NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
 
@@ -23,6 +25,21 @@ class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
 
     entrypoint: str
     queue: str | None = None
+    kwargs: msgspec.Raw | None = None  # what it is given beside `ended`
+    tells: bool = True  # whether it is given `ended` at all
+
+
+Hooks = tuple[Hook, ...]
+
+
+def hooks_text(hooks: Mapping[str, Hooks | None]) -> str | None:
+    """JSON as rows carry hooks: `failure`, `failure.2`, … are all told of a failure."""
+    named = {
+        f"{event}.{number}" if number > 1 else event: hook
+        for event, given in hooks.items()
+        for number, hook in enumerate(given or (), start=1)
+    }
+    return msgspec.json.encode(named).decode() if named else None
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,10 +67,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     order_on_failure: Literal["continue", "stop"] | None = None
     keep: Literal["all", "failed", "none"] | None = None
     on_full: Literal["raise", "wait"] | None = None
-    on_success: Hook | None = None
-    on_failure: Hook | None = None
-    on_retry: Hook | None = None
-    on_give_up: Hook | None = None
+    on_success: Hooks | None = None
+    on_failure: Hooks | None = None
+    on_retry: Hooks | None = None
+    on_give_up: Hooks | None = None
+    rule: Rule | None = None  # of a node: what of those before it lets it run
+    critical: bool | None = None  # of a node: False counts its failure as if it had been skipped
 
     def over(self, below: Options) -> Options:
         """These options where they are set, `below` where they are not."""
@@ -81,7 +100,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             near = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
             raise BadTask(f"unknown option {unknown[0]!r}: {hint}")
-        values = {name: _CHECKS[name](name, value) for name, value in plain.items() if value is not None}
+        values = {name: CHECKS[name](name, value) for name, value in plain.items() if value is not None}
         if retry:
             start = below.retry if below and below.retry else Retry()
             values["retry"] = msgspec.structs.replace(start, **_checked_retry(retry))
@@ -95,6 +114,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = Options()
 ONLY_ON_TASK = ("entrypoint", "aliases", "heartbeat_timeout", "isolation")
 _RETRY_FIELDS = ("retry_delay", "retry_factor", "retry_max_delay", "retry_jitter")
+
+
+def filled_in(option: str, template: str | None, payload: str, entrypoint: str) -> str | None:
+    """A key with the arguments filled in: `concurrency_key="tenant-{tenant}"`."""
+    if template is None or "{" not in template:
+        return template
+    try:
+        key = template.format(**msgspec.json.decode(payload))
+    except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
+        raise BadTask(
+            f"{option}={template!r} cannot be filled in from the arguments of {entrypoint} ({error!r}): "
+            "name parameters that this call gives, as tenant-{tenant}"
+        ) from None
+    if not 1 <= len(key) <= NAME_LIMIT or "\x00" in key:
+        raise BadTask(f"{option}={key[:50]!r}…: filled in it must have 1 to {NAME_LIMIT} characters")
+    return key
 
 
 def _without_celery_names(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,7 +160,9 @@ def _text(name: str, value: Any) -> str:
     return value
 
 
-def _whole(least: int, most: int) -> Any:
+def whole(least: int, most: int) -> Any:
+    """The check of an option that is a whole number."""
+
     def check(name: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
             raise BadTask(f"{name}={value!r}: give a whole number from {least} to {most}")
@@ -182,8 +219,29 @@ def _one_of(*allowed: str) -> Any:
     return check
 
 
+def _rule(name: str, value: Any) -> Rule:
+    for rule in RULES:
+        if value == rule:
+            return rule
+    near = difflib.get_close_matches(str(value), RULES, n=1)
+    raise BadJob(f"{name}={value!r}: " + (f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(RULES)}"))
+
+
+def truth(name: str, value: Any) -> bool:
+    """The check of an option that is True or False."""
+    if not isinstance(value, bool):
+        raise BadTask(f"{name}={value!r}: give True or False")
+    return value
+
+
+def _hooks(name: str, value: Any) -> Hooks:
+    return tuple(_hook(name, one) for one in (value if isinstance(value, list | tuple) else [value]))
+
+
 def _hook(name: str, value: Any) -> Hook:
     """A task, or the entrypoint of one that is known to the workers only."""
+    if isinstance(value, Hook):
+        return value
     entrypoint = getattr(value, "entrypoint", value)
     if not isinstance(entrypoint, str):
         raise BadTask(f"{name}={value!r}: give a task, or the entrypoint of one as module.function")
@@ -206,14 +264,14 @@ def _object(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
-_CHECKS: dict[str, Any] = {
+CHECKS: dict[str, Any] = {
     "queue": _text,
-    "priority": _whole(-32768, 32767),
+    "priority": whole(-32768, 32767),
     "countdown": _duration(),
     "eta": _moment,
     "expires": _expires,
     "timeout": _duration(least=0.001),
-    "max_attempts": _whole(1, 1000),
+    "max_attempts": whole(1, 1000),
     "retry_on": _exceptions,
     "give_up_on": _exceptions,
     "dedupe_key": _text,
@@ -228,9 +286,11 @@ _CHECKS: dict[str, Any] = {
     "order_on_failure": _one_of("continue", "stop"),
     "keep": _one_of("all", "failed", "none"),
     "on_full": _one_of("raise", "wait"),
-    "on_success": _hook,
-    "on_failure": _hook,
-    "on_retry": _hook,
-    "on_give_up": _hook,
+    "on_success": _hooks,
+    "on_failure": _hooks,
+    "on_retry": _hooks,
+    "on_give_up": _hooks,
+    "rule": _rule,
+    "critical": truth,
 }
 HOOKS = ("success", "failure", "retry", "give_up")

@@ -15,6 +15,8 @@ class Status(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    UPSTREAM_FAILED = "UPSTREAM_FAILED"
+    SKIPPED = "SKIPPED"
 
     @property
     def is_final(self) -> bool:
@@ -22,7 +24,22 @@ class Status(StrEnum):
         return self in FINAL
 
 
-FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED})
+FINAL = frozenset({Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.UPSTREAM_FAILED, Status.SKIPPED})
+
+
+class JobStatus(StrEnum):
+    """Status of a job."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to the job by itself."""
+        return self not in (JobStatus.PENDING, JobStatus.RUNNING)
 
 
 class WorkerStatus(StrEnum):

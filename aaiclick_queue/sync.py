@@ -6,20 +6,27 @@ from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
 
+from . import by_hand, operations, reading, recovery
 from . import limits as limits_of
-from . import operations
 from .client import default_client
 from .filters import Where
 from .flow.limits import LimitView
 from .handles import Handle
 from .handles import handle as handle_of
+from .job_figures import JobProgress, JobStats
+from .job_handles import JobHandle, job_handle
+from .job_views import JobRow, JobView
+from .jobs import run_job as run_job_async
 from .operations import Progress
 from .portal import run_blocking, submit
+from .recovery import WithId
 from .results import as_completed as as_completed_async
 from .results import gather as gather_async
 from .status import Status
 from .tasks import Task
 from .tasks import enqueue as enqueue_by_name
+from .timelines import Timeline
+from .views import TaskRow, TaskView
 
 R = TypeVar("R")
 
@@ -33,6 +40,26 @@ def enqueue(entrypoint: str, kwargs: Mapping[str, Any] | None = None, **options:
 def enqueue_many(task: Task[Any, Any], rows: Iterable[Mapping[str, Any]]) -> list[int]:
     """Enqueue many calls of one task in one transaction; gives ids in order."""
     return submit(task.enqueue_many(rows))
+
+
+def run_job(name: str, /, kwargs: Mapping[str, Any] | None = None, **options: Any) -> JobHandle[Any]:
+    """Start a job by its name or entrypoint; a worker runs its body."""
+    return job_handle(submit(run_job_async(name, kwargs, **options)).id)
+
+
+def create_job(name: str, entry: Any, **options: Any) -> JobHandle[Any]:
+    """A job of one node, task or entrypoint, or of a list of them."""
+    return job_handle(submit(by_hand.create_job(name, entry, **options)).id)
+
+
+def apply(items: Any, job_id: int) -> Any:
+    """Write nodes and groups into a job that has not ended; gives them back with their ids."""
+    return submit(by_hand.apply(items, job_id))
+
+
+def add_task_to_job(job_id: int, task: Any, kwargs: Mapping[str, Any] | None = None, **where: Any) -> Handle[Any]:
+    """Write one more task into a job that has not ended: `group`, `depends_on`."""
+    return Handle(submit(by_hand.add_task_to_job(job_id, task, kwargs, **where)).id)
 
 
 def status(task_id: int) -> Status:
@@ -147,6 +174,81 @@ def retry(*task_ids: int) -> set[int]:
 def unblock(*task_ids: int) -> set[int]:
     """Let what waits behind these failed tasks in strict order go on; returns those that something waited for."""
     return submit(operations.unblock(task_ids))
+
+
+def cancel_job(job: int | WithId) -> int:
+    """End an open job as CANCELLED: what runs is stopped, what waits never starts; gives how many tasks that were."""
+    return run_blocking(recovery.cancel_job(job), instead="await aaiclick_queue.cancel_job(…)")
+
+
+def pause_job(job: int | WithId, *, reason: str | None = None) -> bool:
+    """Let no task of the job start until `resume_job`; what runs goes on. False when it was paused already."""
+    return submit(recovery.pause_job(job, reason=reason))
+
+
+def resume_job(job: int | WithId) -> bool:
+    """Let the tasks of a paused job start again; False when it was not paused."""
+    return submit(recovery.resume_job(job))
+
+
+def clear_task(task: int | WithId) -> set[int]:
+    """Run a task of a job again, whatever its status, and everything behind it; gives the ids of these."""
+    return submit(recovery.clear_task(task))
+
+
+def rerun(job: int | WithId, *, from_: int | str | WithId) -> set[int]:
+    """Run a job again from one of its tasks on, given by its id or its name."""
+    return submit(recovery.rerun(job, from_=from_))
+
+
+def retry_task(task: int | WithId) -> bool:
+    """Run a task that FAILED or was CANCELLED again, from its checkpoint."""
+    return submit(recovery.retry_task(task))
+
+
+def retry_failed_tasks(job: int | WithId) -> set[int]:
+    """Run all tasks of a job that FAILED or were CANCELLED again; gives them."""
+    return submit(recovery.retry_failed_tasks(job))
+
+
+def get_job(job: Any) -> JobView:
+    """One job with all that is known of it but its tasks, by its id, its handle, or the newest of that name."""
+    return submit(reading.get_job(job))
+
+
+def list_jobs(status: str | None = None, name_like: str | None = None, **page: Any) -> list[JobRow]:
+    """Jobs, newest first: of that status, with that in their names; `limit`, `offset`, `before`."""
+    return submit(reading.list_jobs(status, name_like, **page))
+
+
+def count_jobs(status: str | None = None, name_like: str | None = None) -> int:
+    """How many jobs there are of that kind, of the newest 100,000."""
+    return submit(reading.count_jobs(status, name_like))
+
+
+def get_tasks_for_job(job: Any, **page: Any) -> list[TaskRow]:
+    """Tasks of a job in the order in which they were made; `status`, `limit`, `after`."""
+    return submit(reading.get_tasks_for_job(job, **page))
+
+
+def get_task(task: Any) -> TaskView:
+    """One task with its attempts and its events, and its place in its job."""
+    return submit(reading.get_task(task))
+
+
+def job_progress(job: Any) -> JobProgress:
+    """How far a job is and when it may end."""
+    return submit(reading.job_progress(job))
+
+
+def job_stats(job: Any) -> JobStats:
+    """What the tasks of a job took, by name."""
+    return submit(reading.job_stats(job))
+
+
+def timeline(of: Any, **page: Any) -> Timeline:
+    """What happened to a job or a task, oldest first; `types`, `limit`, `after`, `newest`."""
+    return submit(reading.timeline(of, **page))
 
 
 def _work(work: Coroutine[Any, Any, int], name: str) -> int:

@@ -39,6 +39,8 @@ def metadata_for(schema: str = DEFAULT_SCHEMA) -> sa.MetaData:
     """The tables in the schema given."""
     metadata = sa.MetaData(schema=schema)
     _tasks(metadata)
+    _jobs(metadata)
+    _gates(metadata)
     _places(metadata)
     _limits(metadata)
     _operations(metadata)
@@ -80,7 +82,21 @@ def _tasks(metadata: sa.MetaData) -> None:
         sa.Column("order_stops", sa.Boolean),
         sa.Column("keep", sa.Text),
         sa.Column("hooks", JSONB),
-        sa.CheckConstraint("status IN ('COMPLETED', 'FAILED', 'CANCELLED')", name="tasks_status_is_final"),
+        *(
+            sa.Column(name, sa.BigInteger)
+            for name in ("job_id", "group_id", "wait_gate", "member_gate", "exit_gate", "after_gate")
+        ),
+        sa.Column("countdown", sa.REAL),
+        sa.Column("map_index", sa.Integer),
+        sa.Column("rule", sa.Text),
+        sa.Column("critical", sa.Boolean),
+        sa.Column("crowd", sa.Text(collation=_C)),
+        _moment("ready_at"),
+        sa.CheckConstraint(
+            "status IN ('COMPLETED', 'FAILED', 'CANCELLED', 'UPSTREAM_FAILED', 'SKIPPED')", name="tasks_status_is_final"
+        ),
+        sa.Index("tasks_of_job", "job_id", "id", postgresql_where=sa.text("job_id IS NOT NULL")),
+        sa.Index("tasks_of_group", "group_id", "map_index", "id", postgresql_where=sa.text("group_id IS NOT NULL")),
         sa.Index(
             "tasks_spawned_once",
             "parent_id",
@@ -89,6 +105,113 @@ def _tasks(metadata: sa.MetaData) -> None:
             postgresql_where=sa.text("parent_id IS NOT NULL"),
         ),
     )
+
+
+def _jobs(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "jobs",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        _moment("created_at", required=True, now=True),
+        *(
+            _moment(name)
+            for name in ("started_at", "finished_at", "deadline_at", "pruned_at", "paused_at", "failing_at")
+        ),
+        _small("priority", 0),
+        sa.Column("max_parallel", sa.Integer),
+        sa.Column("fail_fast", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("name", sa.Text(collation=_C), nullable=False),
+        sa.Column("status", sa.Text, nullable=False, server_default=sa.text("'PENDING'::text")),
+        sa.Column("run_type", sa.Text, nullable=False, server_default=sa.text("'MANUAL'::text")),
+        sa.Column("entrypoint", sa.Text),
+        sa.Column("kwargs", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")),
+        *(sa.Column(name, JSONB) for name in ("returns", "error", "hooks", "metadata")),
+        *(sa.Column(name, sa.Text) for name in ("correlation_id", "submitted_by", "paused_by", "reason")),
+        sa.CheckConstraint(
+            "status IN ('PENDING', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED')", name="jobs_status_is_known"
+        ),
+        sa.Index("jobs_named", "name", "id"),
+        sa.Index("jobs_open", "id", postgresql_where=sa.text("status IN ('PENDING', 'RUNNING')")),
+        sa.Index("jobs_marked", "id", postgresql_where=sa.text("pruned_at IS NOT NULL")),
+        sa.Index("jobs_overdue", "deadline_at", postgresql_where=sa.text("status IN ('PENDING', 'RUNNING')")),
+    )
+    sa.Table(
+        "groups",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("job_id", sa.BigInteger, nullable=False),
+        *(sa.Column(name, sa.BigInteger) for name in ("parent_group_id", "spawned_by", "entry_gate")),
+        _moment("created_at", required=True, now=True),
+        sa.Column("max_parallel", sa.Integer),
+        sa.Column("mapped", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("rule", sa.Text),
+        sa.Column("crowd", sa.Text(collation=_C)),
+        sa.Index("groups_of_job", "job_id", "id"),
+        sa.Index("groups_in_group", "parent_group_id", postgresql_where=sa.text("parent_group_id IS NOT NULL")),
+    )
+    sa.Table(
+        "dependencies",
+        metadata,
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("job_id", "previous_id", "next_id")),
+        *(sa.Column(name, sa.Text(collation=_C), nullable=False) for name in ("previous_type", "next_type")),
+        sa.Column("any_of", sa.Boolean, nullable=False, server_default=sa.false()),
+        sa.Column("choices", ARRAY(sa.Text)),
+        sa.Column("known", ARRAY(sa.Text)),
+        sa.PrimaryKeyConstraint("job_id", "previous_id", "previous_type", "next_id", "next_type"),
+        sa.CheckConstraint("previous_type IN ('task', 'group')", name="dependencies_previous_is_known"),
+        sa.CheckConstraint("next_type IN ('task', 'group')", name="dependencies_next_is_known"),
+    )
+
+
+def _gates(metadata: sa.MetaData) -> None:
+    sa.Table(
+        "gates",
+        metadata,
+        sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("job_id", sa.BigInteger, nullable=False),
+        sa.Column("parent_id", sa.BigInteger),
+        sa.Column("edge_cursor", sa.BigInteger, nullable=False, server_default=sa.text("0")),
+        _moment("decided_at"),
+        *(sa.Column(name, sa.Integer, nullable=False) for name in ("total", "remaining")),
+        *(_counter(name) for name in ("failed", "skipped", "vetoed")),
+        *(sa.Column(name, sa.Text(collation=_C), nullable=False) for name in ("kind", "rule")),
+        sa.Column("state", sa.Text(collation=_C), nullable=False, server_default=sa.text("'WAITING'::text")),
+        sa.CheckConstraint("kind IN ('JOB', 'GROUP', 'TASK', 'WAIT', 'AFTER')", name="gates_kind_is_known"),
+        sa.CheckConstraint(
+            "rule IN ('all_success', 'one_success', 'all_done', 'none_failed', 'whole')", name="gates_rule_is_known"
+        ),
+        sa.CheckConstraint("state IN ('WAITING', 'OPEN', 'FAIL', 'SKIP')", name="gates_state_is_known"),
+        sa.Index("gates_of_job", "job_id", "id"),
+    )
+    sa.Table(
+        "gate_edges",
+        metadata,
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("gate_id", "next_gate_id")),
+        sa.Column("choices", ARRAY(sa.Text)),
+        sa.Column("known", ARRAY(sa.Text)),
+        sa.PrimaryKeyConstraint("gate_id", "next_gate_id"),
+    )
+    sa.Table(
+        "arrivals",
+        metadata,
+        sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+        sa.Column("gate_id", sa.BigInteger, nullable=False),
+        sa.Column("n", sa.Integer, nullable=False),
+        *(_counter(name) for name in ("failed", "skipped", "vetoed")),
+    )
+    sa.Table(
+        "waiting",
+        metadata,
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in ("gate_id", "task_id")),
+        _counter("run_epoch"),
+        _small("flags", 0),
+        sa.PrimaryKeyConstraint("gate_id", "task_id"),
+    )
+
+
+def _counter(name: str) -> sa.Column[Any]:
+    return sa.Column(name, sa.Integer, nullable=False, server_default=sa.text("0"))
 
 
 def _places(metadata: sa.MetaData) -> None:
@@ -143,9 +266,9 @@ def _limits(metadata: sa.MetaData) -> None:
         _queue(),
         *(
             sa.Column(name, sa.Text(collation=_C), nullable=False, server_default=sa.text("''::text"))
-            for name in ("entrypoint", "key", "chain")
+            for name in ("entrypoint", "key", "chain", "crowd")
         ),
-        sa.Index("held_lanes", "queue", "entrypoint", "key", "chain", "rank", "order_key", "task_id"),
+        sa.Index("held_lanes", "queue", "entrypoint", "key", "chain", "crowd", "rank", "order_key", "task_id"),
         sa.Index("held_orders", "chain", "order_key", "task_id", postgresql_where=sa.text("chain <> ''::text")),
     )
     sa.Table(
@@ -168,7 +291,7 @@ def _limits(metadata: sa.MetaData) -> None:
         ),
         _moment("created_at", required=True, now=True),
         sa.UniqueConstraint("scope", "name", "kind", "per_key", name="limits_of_one_kind"),
-        sa.CheckConstraint("scope IN ('queue', 'task', 'key')", name="limits_scope_is_known"),
+        sa.CheckConstraint("scope IN ('queue', 'task', 'key', 'job')", name="limits_scope_is_known"),
         sa.CheckConstraint("kind IN ('running', 'rate', 'fair', 'pause')", name="limits_kind_is_known"),
     )
     sa.Table(
@@ -322,6 +445,7 @@ def _history(metadata: sa.MetaData) -> None:
         _small("attempt"),
         sa.Column("outcome", sa.Text, nullable=False),
         sa.Column("error", JSONB),
+        _moment("ready_at"),
         sa.Index("attempts_of_task", "task_id", "run_epoch"),
         postgresql_partition_by="RANGE (finished_at)",
     )
@@ -333,6 +457,8 @@ def _history(metadata: sa.MetaData) -> None:
         sa.Column("run_epoch", sa.Integer),
         sa.Column("type", sa.Text, nullable=False),
         sa.Column("data", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")),
+        sa.Column("job_id", sa.BigInteger),
         sa.Index("events_of_task", "task_id", "created_at"),
+        sa.Index("events_of_job", "job_id", "created_at", postgresql_where=sa.text("job_id IS NOT NULL")),
         postgresql_partition_by="RANGE (created_at)",
     )

@@ -10,23 +10,30 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 import msgspec
 
-from .callers import is_sync
+from .building import frame_here
+from .builtin_calls import BUILTIN
 from .client import Client, default_client
 from .codec import Signature, encode_json
 from .errors import ArgumentsDoNotFit, BadTask, PayloadTooLarge, WrongContext
 from .flags import HOOKED, KEEP_FAILED, KEEP_NONE, STOPS
 from .flow.dedupe import Key
 from .flow.enqueue import NewTask, Spec
-from .handles import Handle, blocking_client
+from .handles import Handle, blocking_client, check_blocking
 from .middleware import HEADERS
-from .portal import portal_loop
+from .nodes import Node
 from .retry import seconds
 from .settings import Settings
-from .spec import HOOKS, NAME_LIMIT, Options
+from .spec import HOOKS, Options, filled_in, hooks_text
+from .wiring import node_of
+
+if TYPE_CHECKING:
+    from .canvas import Many
+    from .fan import Mapped
+    from .signatures import Signature as Call
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,12 +41,36 @@ R = TypeVar("R")
 DEFAULT_QUEUE = "default"
 Isolation = Literal["process"]
 
-# Entrypoint → task. Only what imported modules have put here can run: a row in the database cannot import code.
-registry: dict[str, Task[Any, Any]] = {}
+
+class Registry(dict[str, "Task[Any, Any]"]):
+    """Entrypoint → task. Only what imported modules have put here can run: a row in the database cannot import code.
+
+    The builtin tasks are found and not listed: they come with every worker, and are nobody's reason to start one.
+    """
+
+    def __missing__(self, entrypoint: str) -> Task[Any, Any]:
+        if entrypoint not in BUILTIN:
+            raise KeyError(entrypoint)
+        from .builtin import tasks
+
+        return tasks[entrypoint]
+
+    def __contains__(self, entrypoint: object) -> bool:
+        return super().__contains__(entrypoint) or entrypoint in BUILTIN
+
+    def get(self, entrypoint: str, default: Any = None, /) -> Task[Any, Any] | None:  # type: ignore[override]
+        """The task of that name, or None."""
+        return self[entrypoint] if entrypoint in self else default  # noqa: SIM401 - this is it
+
+
+registry = Registry()
 
 
 class Task(Generic[P, R]):
-    """A function that can be enqueued. Calling it runs it here and now, as if it were not decorated."""
+    """A function that can be enqueued. Calling it runs it here and now, as if it were not decorated.
+
+    In the body of a job, and in a task of a job, calling it makes a node of that job instead.
+    """
 
     def __init__(
         self,
@@ -55,14 +86,22 @@ class Task(Generic[P, R]):
         self.is_async = inspect.iscoroutinefunction(function)
         self.heartbeat_timeout = heartbeat
         self.isolation = isolation
-        self.defaults = options
+        self._learn(options)
         self._client: Client | None = None
         self._connection: Any = None
+        self.is_here = function is not _by_name
+        self.is_node_named = False  # by `.options(name=…)`: the name of one node, and not of all of this task's
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run the function here and now."""
-        return self.function(*args, **kwargs)
+        """Run the function here and now; where a job is built, make a node of it."""
+        if frame_here.get() is None:
+            return self.function(*args, **kwargs)
+        return node_of(self, args, kwargs)
+
+    def node(self, *args: Any, **kwargs: Any) -> Node:
+        """This call as a node of the job that is built here, or of none yet, to be given to `apply`."""
+        return node_of(self, args, kwargs)
 
     @property
     def kind(self) -> Literal["async", "thread", "process"]:
@@ -76,11 +115,13 @@ class Task(Generic[P, R]):
         """The same task with other options, for one enqueue or for many."""
         given = _for_one_enqueue(options, below=self.defaults)
         other = copy.copy(self)
-        other.defaults = given.over(self.defaults)
+        merged = given.over(self.defaults)
         if given.countdown is not None or given.eta is not None:
-            other.defaults = msgspec.structs.replace(other.defaults, countdown=given.countdown, eta=given.eta)
-        other._connection = connection if connection is not None else self._connection  # noqa: SLF001 - our copy
+            merged = msgspec.structs.replace(merged, countdown=given.countdown, eta=given.eta)
+        other._learn(merged)  # noqa: SLF001 - our copy
+        other._connection = connection if connection is not None else self._connection  # noqa: SLF001
         other._client = client or self._client  # noqa: SLF001
+        other.is_node_named = self.is_node_named or given.name is not None
         return other
 
     async def enqueue(self, *args: Any, **kwargs: Any) -> Handle[R]:
@@ -104,6 +145,36 @@ class Task(Generic[P, R]):
         wait = self._waits(connection)
         return await client.write(self._spec(client.settings), tasks, connection=connection, wait=wait)
 
+    def map(self, items: Any, /, *, max_parallel: int | None = None, **constant: Any) -> Mapped:
+        """In a job: one node for each of the items, a list or what another node gives; the rest is the same for all."""
+        from .fan import map as map_over
+
+        return map_over(self, items, max_parallel=max_parallel, **constant)
+
+    def s(self, *args: Any, **kwargs: Any) -> Call:
+        """A call that has not happened, for chains, groups and callbacks; more arguments come before these."""
+        from .signatures import Signature as Call
+
+        return Call(self, args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> Call:
+        """The same with these arguments alone, whatever comes before it."""
+        from .signatures import Signature as Call
+
+        return Call(self, args, kwargs, immutable=True)
+
+    def starmap(self, items: Any = None) -> Call:
+        """One task that runs the function for each tuple of arguments; its result is the list of theirs."""
+        from .canvas import starmap
+
+        return starmap(self, items)
+
+    def chunks(self, items: Iterable[Any], size: int) -> Many:
+        """A group of tasks that each run the function for `size` tuples of arguments; the result is a list of lists."""
+        from .canvas import chunks
+
+        return chunks(self, items, size)
+
     def delay(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue from synchronous code."""
         return self.apply_async(args, kwargs)
@@ -112,6 +183,8 @@ class Task(Generic[P, R]):
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> Handle[R]:
         """Enqueue from synchronous code with options, by Celery's name and in Celery's shape."""
+        if "link" in options or "link_error" in options:
+            return cast("Handle[R]", self.s(*args, **kwargs or {}).apply_async(**options))
         if options:
             return self.options(**options).apply_async(args, kwargs)
         if not isinstance(args, list | tuple):
@@ -119,15 +192,7 @@ class Task(Generic[P, R]):
         client = blocking_client(self._client)
         task, key = self._new_task(self.signature.encode(tuple(args), kwargs or {}), client.settings)
         connection = self._connection
-        if connection is not None and not is_sync(connection):
-            raise WrongContext(
-                f"{type(connection).__name__} is an async connection: await {self.__name__}.enqueue(…) instead"  # type: ignore[attr-defined]
-            )
-        if connection is None and not client.lives_on(portal_loop()):
-            raise WrongContext(
-                f"this client belongs to an event loop: await {self.__name__}.enqueue(…, client=…) there, "  # type: ignore[attr-defined]
-                "or leave client= away to use the default one"
-            )
+        check_blocking(client, connection, self.function.__name__)
         spec, wait = self._spec(client.settings), self._waits(connection)
         [task_id] = client.write_blocking(spec, [task], key=key, connection=connection, wait=wait)
         return self._handle(task_id, None, connection)
@@ -138,6 +203,52 @@ class Task(Generic[P, R]):
         """What one call would write, for a run that writes its children itself."""
         task, key = self._new_task(self.signature.encode(args, kwargs), settings)
         return self._spec(settings), task, key
+
+    def _learn(self, defaults: Options) -> None:
+        self.defaults = defaults
+        self.node_name = defaults.name or self.entrypoint.rpartition(".")[2]
+        self.has_templates = any("{" in (key or "") for key in (defaults.concurrency_key, defaults.order_by))
+
+    def node_spec(self, settings: Settings | None, *, queue: str | None, priority: int | None) -> Spec:
+        """What its nodes share: its own options, over those of the job. Without settings its worker's decide."""
+        given = self.defaults
+        return msgspec.structs.replace(
+            self._spec(settings),
+            name=None,
+            queue=given.queue or queue or DEFAULT_QUEUE,
+            priority=priority or 0 if given.priority is None else given.priority,
+            keep=None,
+        )
+
+    def new_task(self, payload: str) -> NewTask:
+        """What is written of one call, without its dedupe key; without a payload its templates are not filled in."""
+        given = self.defaults
+        if given.metadata and HEADERS in given.metadata:
+            raise BadTask(f"metadata={{{HEADERS!r}: …}}: that name is kept for the headers of middleware: take another")
+        keys = {"concurrency_key": given.concurrency_key, "order_by": given.order_by}
+        if payload and self.has_templates:
+            keys = {option: filled_in(option, key, payload, self.entrypoint) for option, key in keys.items()}
+        return NewTask(
+            payload,
+            countdown=given.countdown,
+            eta=given.eta,
+            expires=given.expires,
+            correlation_id=given.correlation_id,
+            metadata=encode_json(given.metadata) if given.metadata else None,
+            **keys,
+        )
+
+    def refuse_templates_of(self, parameters: Iterable[str]) -> None:
+        """Raise where a key is to be filled in from arguments that are not known yet."""
+        if not self.has_templates:
+            return
+        for option in ("concurrency_key", "order_by"):
+            template = getattr(self.defaults, option) or ""
+            if named := _fields(template) & set(parameters):
+                raise BadTask(
+                    f"{option}={template!r} of {self.entrypoint} names {min(named)!r}, which is the result of "
+                    f"another task here and not known yet: give .options({option}=…) for this node"
+                )
 
     def _waits(self, connection: Any) -> bool:
         waits = self.defaults.on_full == "wait"
@@ -155,14 +266,15 @@ class Task(Generic[P, R]):
                 found[name] = kwargs.pop(name)
         return found["connection"], found["client"]
 
-    def _spec(self, settings: Settings) -> Spec:
+    def _spec(self, settings: Settings | None) -> Spec:
         given = self.defaults
         return Spec(
             entrypoint=self.entrypoint,
             queue=given.queue or DEFAULT_QUEUE,
             priority=given.priority or 0,
             name=given.name,
-            max_attempts=given.max_attempts or settings.max_attempts,
+            # Of a task by name its worker knows the number.
+            max_attempts=given.max_attempts or (settings.max_attempts if settings and self.is_here else None),
             retry=given.retry.text() if given.retry else None,
             timeout=given.timeout,
             flags=_flags(given),
@@ -173,18 +285,7 @@ class Task(Generic[P, R]):
     def _new_task(self, payload: str, settings: Settings) -> tuple[NewTask, Key | None]:
         given = self.defaults
         _check_size(payload, settings, self.entrypoint)
-        if given.metadata and HEADERS in given.metadata:
-            raise BadTask(f"metadata={{{HEADERS!r}: …}}: that name is kept for the headers of middleware: take another")
-        task = NewTask(
-            payload,
-            countdown=given.countdown,
-            eta=given.eta,
-            expires=given.expires,
-            correlation_id=given.correlation_id,
-            metadata=encode_json(given.metadata) if given.metadata else None,
-            concurrency_key=self._filled_in("concurrency_key", given.concurrency_key, payload),
-            order_by=self._filled_in("order_by", given.order_by, payload),
-        )
+        task = self.new_task(payload)
         if given.dedupe_key is None:
             return task, None
         mode = given.dedupe or "raise"
@@ -192,28 +293,13 @@ class Task(Generic[P, R]):
             raise BadTask("dedupe='debounce' needs countdown=: the quiet time after which the task runs")
         return task, Key(given.dedupe_key, mode, given.dedupe_until, given.debounce_max)
 
-    def _filled_in(self, option: str, template: str | None, payload: str) -> str | None:
-        """A key with the arguments filled in: `concurrency_key="tenant-{tenant}"`."""
-        if template is None or "{" not in template:
-            return template
-        try:
-            key = template.format(**msgspec.json.decode(payload))
-        except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-            raise BadTask(
-                f"{option}={template!r} cannot be filled in from the arguments of {self.entrypoint} ({error!r}): "
-                "name parameters that this call gives, as tenant-{tenant}"
-            ) from None
-        if not 1 <= len(key) <= NAME_LIMIT or "\x00" in key:
-            raise BadTask(f"{option}={key[:50]!r}…: filled in it must have 1 to {NAME_LIMIT} characters")
-        return key
-
     def _new_tasks(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[NewTask]:
         if self.defaults.dedupe_key is not None:
             raise BadTask(
                 "enqueue_many with one dedupe_key for all of them: enqueue them one by one with keys of their own"
             )
         payloads = self.signature.encode_many(rows)
-        if any("{" in (key or "") for key in (self.defaults.concurrency_key, self.defaults.order_by)):
+        if self.has_templates:
             return [self._new_task(payload, settings)[0] for payload in payloads]
         template, _ = self._new_task("{}", settings)
         tasks = []
@@ -278,7 +364,7 @@ def task(
         made: Task[Any, Any] = Task(function, entrypoint or entrypoint_of(function), given, silence, isolation)
         _check_templates(made)
         for name in (made.entrypoint, *aliases):
-            _register(name, made)
+            register(name, made)
         return made
 
     return decorate if function is None else decorate(function)
@@ -292,15 +378,20 @@ def _check_templates(made: Task[Any, Any]) -> None:
             continue
         known = inspect.signature(made.function).parameters
         try:
-            fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+            fields = _fields(template)
         except ValueError as error:
             raise BadTask(
                 f"{option}={template!r} cannot be filled in ({error}): write it as tenant-{{tenant}}"
             ) from None
-        for field in fields:
-            if (name := re.split(r"[.\[]", field)[0]) not in known:
+        for name in sorted(fields):
+            if name not in known:
                 what = f"{option}={template!r} cannot be filled in, {made.entrypoint} has no parameter {name!r}"
                 raise BadTask(f"{what}: name one that it has, as tenant-{{tenant}}")
+
+
+def _fields(template: str) -> set[str]:
+    """The parameters that a template names."""
+    return {re.split(r"[.\[]", field)[0] for _, field, _, _ in Formatter().parse(template) if field is not None}
 
 
 def entrypoint_of(function: Callable[..., Any]) -> str:
@@ -323,17 +414,23 @@ async def enqueue(
     **options: Any,
 ) -> Handle[Any]:
     """Enqueue by name, without importing the function; the worker checks the arguments."""
-    if not isinstance(entrypoint, str) or not entrypoint:
-        raise BadTask(f"entrypoint {entrypoint!r}: name the task as module.function")
     client = client or await default_client()
-    named: Task[..., Any] = Task(_by_name, entrypoint, _for_one_enqueue(options), None)
-    if named.defaults.on_give_up is not None and named.defaults.max_attempts is None:
-        raise BadTask("on_give_up of a task by name needs max_attempts: its own number is known to its worker alone")
+    named = by_name(entrypoint, **options)
     task, key = named._new_task(encode_json(dict(kwargs or {})), client.settings)  # noqa: SLF001 - the same module
-    spec = msgspec.structs.replace(named._spec(client.settings), max_attempts=named.defaults.max_attempts)  # noqa: SLF001
+    spec = named._spec(client.settings)  # noqa: SLF001
     wait = named._waits(connection)  # noqa: SLF001
     [task_id] = await client.write(spec, [task], key=key, connection=connection, wait=wait)
     return Handle(task_id, client=client, in_callers_transaction=connection is not None)
+
+
+def by_name(entrypoint: str, **options: Any) -> Task[..., Any]:
+    """A task whose function is known to the workers only."""
+    if not isinstance(entrypoint, str) or not entrypoint:
+        raise BadTask(f"entrypoint {entrypoint!r}: name the task as module.function")
+    given = _for_one_enqueue(options)
+    if given.on_give_up is not None and given.max_attempts is None:
+        raise BadTask("on_give_up of a task by name needs max_attempts: its own number is known to its worker alone")
+    return Task(_by_name, entrypoint, given, None)
 
 
 def _check_isolation(given: object) -> None:
@@ -360,15 +457,15 @@ def _flags(given: Options) -> int:
 
 
 def _hooks(given: Options) -> str | None:
-    hooks = {name: hook for name in HOOKS if (hook := getattr(given, f"on_{name}")) is not None}
-    return msgspec.json.encode(hooks).decode() if hooks else None
+    return hooks_text({name: getattr(given, f"on_{name}") for name in HOOKS})
 
 
 def _by_name() -> None:
     """Stands for a function that is known to the workers only."""
 
 
-def _register(name: str, made: Task[Any, Any]) -> None:
+def register(name: str, made: Task[Any, Any]) -> None:
+    """Let workers of this process run it under that name."""
     known = registry.get(name)
     if known is not None and not _same_source(known.function, made.function):
         raise BadTask(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from .callers import caller_transaction, in_transaction, run_sync
-from .errors import LeaseLost, MissingExtra, PostgresUnavailable, QueueError, WrongContext
-from .flow.complete import complete
+from .errors import MissingExtra, PostgresUnavailable, QueueError, WrongContext
+from .flow.enqueue import TakeIds
 from .flow.execute import encoded_result
-from .outcome import Ended, Succeeded
+from .flow.submit import Submitted
+from .growing import Adds, added_by, through, was_committed, write_end
 from .postgres import LOCAL_FLOW_PLANS, plain_dsn
 from .schema import Transaction
 from .settings import Settings
@@ -25,10 +25,7 @@ from .settings import Settings
 if TYPE_CHECKING:
     from .context import Current
 
-# Lease there: not committed. Lease gone and the end is mine: committed.
-WAS_COMMITTED = """
-SELECT status = 'COMPLETED' AND run_epoch = $2 AND worker_id = $3 AS mine FROM aaiclick_queue.tasks WHERE id = $1
-"""
+T = TypeVar("T")
 
 
 class TaskTransaction:
@@ -89,8 +86,8 @@ class TaskTransaction:
         if self._driver == "sqlalchemy":
             await target.flush()
         self._still_in_transaction()
-        landed = await self._complete(self._ended())
-        self._require_lease(landed)
+        adds = self._adds()
+        await self._complete(adds, (await self._services.ids()).take if adds.writes_tasks else _none)
         self._ours = True
         try:
             await target.commit()
@@ -119,14 +116,14 @@ class TaskTransaction:
             self._committing(True)
             session.flush()
             self._still_in_transaction()
-            landed = run_sync(self._complete(self._ended()))
-            self._require_lease(landed, session)
+            adds = self._adds()
+            take = self._wait(self._services.ids()).take if adds.writes_tasks else _none
+            run_sync(self._complete(adds, take))
             self._ours = True
             try:
                 session.commit()
             except Exception as error:
-                asked = asyncio.run_coroutine_threadsafe(self._was_committed(error), self._services.loop)
-                if not asked.result():
+                if not self._wait(self._was_committed(error)):
                     raise
             self._completed()
         finally:
@@ -143,6 +140,7 @@ class TaskTransaction:
 
     def _end_block(self) -> None:
         self._current._block = None  # noqa: SLF001
+        self._current.drop_kept()
 
     def _committing(self, now: bool) -> None:
         self._run.committing = now
@@ -158,29 +156,25 @@ class TaskTransaction:
                 "the transaction was ended inside current().transaction(): its commit is not ours to give"
             )
 
-    def _ended(self) -> Ended:
-        value = encoded_result(self._run, self._current.take_result())
-        return Ended(
-            self._current.id,
-            self._current.run_epoch,
-            Succeeded(value),
-            self._run.started,
-            time.monotonic(),
-            flags=self._run.claimed.flags,
-        )
+    def _adds(self) -> Adds:
+        """The end of the run, with what it adds to its job."""
+        run, value = self._run, self._current.take_result()
+        adds = None
+        if run.building is not None:
+            adds = added_by(run, value, self._services.settings, kept=self._current.kept())
+        return adds or Adds(encoded_result(run, value))
 
-    async def _complete(self, ended: Ended) -> set[int]:
+    async def _complete(self, adds: Adds, take: TakeIds) -> None:
         tx = self.tx()
-        await tx.fetch(LOCAL_FLOW_PLANS)  # else a plan that was cached on empty tables reads all of `tasks`
-        return await complete(tx, [ended], worker_id=self._current.fence.worker_id)
 
-    def _require_lease(self, landed: Sequence[int] | set[int], session: Session | None = None) -> None:
-        if self._current.id not in landed:
-            if session is not None:
-                session.rollback()
-            raise LeaseLost(
-                f"task {self._current.id}: this run lost its lease, so everything in its transaction was rolled back"
-            )
+        async def write() -> Submitted:
+            await tx.fetch(LOCAL_FLOW_PLANS)  # else a plan that was cached on empty tables reads all of `tasks`
+            return await write_end(tx, self._run, adds, take)
+
+        await through(self._services.middleware, self._run, adds, write, connection=self._connection)
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._services.loop).result()
 
     def _completed(self) -> None:
         self._run.committed = True
@@ -188,15 +182,18 @@ class TaskTransaction:
 
     async def _was_committed(self, error: Exception) -> bool:
         # Asked whatever the error is: each driver has its own way to say that the answer did not come.
-        fence = self._current.fence
         for _ in range(100):
             try:
-                return bool(
-                    await self._services.db.fetchval(WAS_COMMITTED, fence.task_id, fence.run_epoch, fence.worker_id)
-                )
+                return await was_committed(self._services.db, self._run)
             except PostgresUnavailable:
                 await asyncio.sleep(0.1)
-        raise QueueError(f"task {fence.task_id}: Postgres never said whether its transaction was committed") from error
+        raise QueueError(
+            f"task {self._current.id}: Postgres never said whether its transaction was committed"
+        ) from error
+
+
+def _none(count: int) -> list[int]:
+    raise AssertionError(f"{count} ids for what is not written")
 
 
 _engines: dict[tuple[object, str, str], Any] = {}

@@ -1,4 +1,4 @@
-"""Waiting for the ends of tasks: one place a client for all that somebody awaits, however many they are.
+"""Waiting for the ends of tasks and jobs: one place a client for all that somebody awaits, however many they are.
 
 A nudge names tasks that have ended, from this process (flow/kick.py) or over Redis (channel.py); Postgres is then asked
 for exactly those. Below is a net: one query for all, once a second, or at most four times where no nudges can come.
@@ -23,13 +23,24 @@ from .postgres import Database
 
 log = logging.getLogger(__name__)
 
-# Those that have ended and those that are not there; whoever is missing from the answer still waits or runs.
+# Those that have ended and those that are not there; whoever is missing from the answer still waits or runs. An id may
+# also be that of a job, or of a gate: of a group, or of what continues a task. They are looked for after the tasks.
 FINISHED = """
-SELECT wanted.id, t.id IS NOT NULL AS is_there, t.status, t.result, t.error, t.attempt
+SELECT wanted.id, coalesce(t.id, j.id, g.id) IS NOT NULL AS is_there, coalesce(t.status, j.status, g.state) AS status,
+       coalesce(t.result, j.returns) AS result, coalesce(t.error, j.error) AS error, t.attempt, t.job_id, t.after_gate
 FROM unnest($1::bigint[]) AS wanted(id)
 LEFT JOIN LATERAL (
-    SELECT id, status, result, error, attempt FROM aaiclick_queue.tasks WHERE id = wanted.id) AS t ON true
-WHERE t.id IS NULL OR t.status IS NOT NULL
+    SELECT id, status, result, error, attempt, job_id, after_gate FROM aaiclick_queue.tasks WHERE id = wanted.id
+) AS t ON true
+LEFT JOIN LATERAL (
+    SELECT id, nullif(nullif(status, 'PENDING'), 'RUNNING') AS status, returns, error FROM aaiclick_queue.jobs
+    WHERE id = wanted.id AND t.id IS NULL
+) AS j ON true
+LEFT JOIN LATERAL (
+    SELECT id, nullif(state, 'WAITING') AS state FROM aaiclick_queue.gates
+    WHERE id = wanted.id AND t.id IS NULL AND j.id IS NULL
+) AS g ON true
+WHERE coalesce(t.id, j.id, g.id) IS NULL OR coalesce(t.status, j.status, g.state) IS NOT NULL
 LIMIT 1000
 """
 ROWS_AN_ANSWER = 1000  # a result may have a megabyte
@@ -40,7 +51,7 @@ LONGEST_AGAIN_SECONDS = 5.0
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """A task that is not in the database; `was_there` if it was when the wait began."""
+    """A task or job that is not in the database; `was_there` if it was when the wait began."""
 
     was_there: bool
 

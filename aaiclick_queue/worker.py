@@ -23,14 +23,17 @@ from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
+from .each import definition_of
 from .ends import Ends
 from .errors import PostgresUnavailable, WrongContext
+from .flags import INPUTS
 from .flow.background import Background
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
 from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
 from .flow.fenced import Fence, extend
 from .flow.heartbeat import Beat, Counters, Identity, register, set_status
+from .flow.inputs import filled_in
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
 from .flow.unknown import unknown_outcomes
@@ -57,6 +60,7 @@ from .tasks import registry
 log = logging.getLogger("aaiclick_queue.worker")
 
 TICK_SECONDS = 0.25
+ADDING_SIZE = 4  # connections, opened when runs add to their jobs
 
 
 class Worker:
@@ -117,6 +121,7 @@ class Worker:
         dsn = await database_url(self.settings)
         async with (
             Database(self.settings, size=3, flow=True, dsn=dsn) as db,
+            Database(self.settings, size=ADDING_SIZE, flow=True, dsn=dsn) as adding_db,
             Lifespan(self.settings, self._resources) as lifespan,
         ):
             await require_head(db)
@@ -137,6 +142,7 @@ class Worker:
             self._claimer.may_claim = self._may_claim
             await self._register()
             self._background = Background(db, self._streams, holder=self.worker_id)
+            self._background.opened = self._line.head.want
             self.ends.serve(db, self._completer, self._background, self._claimer)
             self.slots.serve(
                 Services(
@@ -145,6 +151,8 @@ class Worker:
                     dsn,
                     self.slots.rearm,
                     made_ready=self._background.made_ready,
+                    arrived=self._background.arrived,
+                    adding_db=adding_db,
                     modules=self.plan.modules,
                     lifespan=lifespan,
                     middleware=self._middleware,
@@ -164,8 +172,8 @@ class Worker:
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
             loops = [group.create_task(self._completer.run()), group.create_task(self._tick())]
-            if self.plan.background:
-                loops.append(group.create_task(self._background.run()))
+            background = self._background.run if self.plan.background else self._background.resolve.run
+            loops.append(group.create_task(background()))  # what ends here opens gates here, whoever keeps the rest
             loops.append(group.create_task(self._come_back()))
             if self.plan.ends_by_itself:
                 loops.append(group.create_task(self._leaving().run()))
@@ -207,20 +215,15 @@ class Worker:
 
     async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
         """Start the runs that were leased to this worker id; gives the cool-downs, by queue, of those unknown here."""
-        known, unknown = [], []
-        for one in claimed:
-            definition = registry.get(one.entrypoint)
-            if definition is None:
-                unknown.append(one)
-            else:
-                known.append(Run(one, definition, self.settings, worker_id))
-        self.slots.start(known)
-        for run in known:
-            if run.claimed.timeout_seconds is None and run.timeout > self.settings.task_timeout_seconds:
-                await self._stretch(run)  # enqueued by name: the claim did not know the timeout in the code
+        unknown = [one for one in claimed if one.entrypoint not in registry]
+        known = [one for one in claimed if one.entrypoint in registry] if unknown else claimed
+        with_inputs = [one for one in known if one.flags & INPUTS]
+        await self._start([one for one in known if not one.flags & INPUTS] if with_inputs else known, worker_id)
+        if with_inputs:
+            await self._start(await self._filled_in(with_inputs, worker_id), worker_id)
         cool_downs: dict[str, list[float]] = {}
         if unknown:
-            self.ends.unknown.update((one.task_id, one.run_epoch) for one in unknown)
+            self.ends.outside.update((one.task_id, one.run_epoch) for one in unknown)
             outcomes = await unknown_outcomes(self._db, unknown, keep_seconds=self.settings.unknown_task_seconds)
             for one, outcome in zip(unknown, outcomes, strict=True):
                 self._report.unknown(one)
@@ -229,6 +232,31 @@ class Worker:
                 if isinstance(outcome, Later) and outcome.seconds:
                     cool_downs.setdefault(one.queue, []).append(outcome.seconds)
         return cool_downs
+
+    async def _start(self, claimed: Sequence[Claimed], worker_id: int) -> None:
+        runs = [
+            Run(one, definition_of(registry[one.entrypoint], one.kwargs), self.settings, worker_id) for one in claimed
+        ]
+        self.slots.start(runs)
+        self.ends.outside.difference_update((one.task_id, one.run_epoch) for one in claimed)
+        for run in runs:
+            if run.claimed.timeout_seconds is None and run.timeout > self.settings.task_timeout_seconds:
+                await self._stretch(run)  # enqueued by name: the claim did not know the timeout in the code
+
+    async def _filled_in(self, claimed: Sequence[Claimed], worker_id: int) -> Sequence[Claimed]:
+        """With the results that their arguments name; none, all handed back, when those cannot be read."""
+        self.ends.outside.update((one.task_id, one.run_epoch) for one in claimed)
+        try:
+            async with self._db.connection() as connection:
+                filled = await filled_in(connection, claimed)
+        except Exception as error:
+            expected = isinstance(error, PostgresUnavailable)
+            log.warning("cannot read the inputs of %d tasks: %s", len(claimed), error, exc_info=not expected and error)
+            filled = []
+        if not filled or self._fenced or worker_id != self.worker_id:  # they may be somebody else's by now
+            self.ends.hand_back(claimed, worker_id)
+            return ()
+        return filled
 
     async def _stretch(self, run: Run) -> None:
         fence = Fence(run.claimed.task_id, run.claimed.run_epoch, run.worker_id)
@@ -261,7 +289,7 @@ class Worker:
     def held(self) -> list[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
         runs = [(run.claimed.task_id, run.claimed.run_epoch) for run in list(self.slots.held.values())]
-        return [*runs, *list(self.ends.unknown)]
+        return [*runs, *list(self.ends.outside)]
 
     def at_work(self) -> set[int]:
         """Task ids of every run whose code may still run here, settled or not."""
@@ -332,7 +360,7 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(5):
                     await self._completer.drained()
-            self.ends.unknown.clear()
+            self.ends.outside.clear()
             try:
                 await self._register()
             except Exception as error:

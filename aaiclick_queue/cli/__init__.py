@@ -7,6 +7,12 @@ import click
 from .. import __version__
 from .bulk import priority, purge, queue_move, retry, task_move, unblock
 from .fleet import fleet
+from .job_changes import cancel, clear, rerun
+from .job_changes import pause as pause_job
+from .job_changes import resume as resume_job
+from .job_changes import retry as retry_job
+from .job_waiting import wait
+from .jobs import job
 from .limiting import key, limit, limits, pause, resume, task_limit
 from .operating import operation
 from .program import Program, verbose_option
@@ -15,6 +21,7 @@ from .queues import queue
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
+from .timing import job_timeline, task_timeline
 from .top import top
 from .workers import workers
 
@@ -46,9 +53,11 @@ def main() -> None:
 
 for command in (purge, queue_move, limit, limits):
     queue.add_command(command)
-for command in (retry, task_move, priority, unblock, task_limit, pause, resume):
+for command in (job_timeline, wait, cancel, retry_job, rerun, pause_job, resume_job):
+    job.add_command(command)
+for command in (retry, task_move, priority, unblock, task_limit, pause, resume, task_timeline, clear):
     task.add_command(command)
-for command in (demo, migrate, worker, fleet, background, top, queue, task, key, operation, workers, prune):
+for command in (demo, migrate, worker, fleet, background, top, queue, task, job, key, operation, workers, prune):
     main.add_command(command)
 for command in (doctor, config, completion):
     main.add_command(command)

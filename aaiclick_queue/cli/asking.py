@@ -11,7 +11,7 @@ from .program import NOTHING_MATCHED, UNREACHABLE, echo, fail
 
 if TYPE_CHECKING:
     from ..postgres import Database
-    from ..views import WorkerView
+    from ..queue_views import WorkerView
 
 LOOK_SECONDS = 0.2
 

@@ -123,7 +123,8 @@ Examples:
 def retry(*, task_ids: tuple[str, ...], where: tuple[str, ...], everything: bool, dry_run: bool, yes: bool) -> int:
     """Run tasks that FAILED or were CANCELLED again, from their first attempt; `-` reads ids from stdin.
 
-    With a filter: the FAILED ones, unless it says status=CANCELLED.
+    With a filter: the FAILED ones, unless it says status=CANCELLED. In a job, what they had kept from starting waits
+    again.
     """
     from ..operations import retrying
 
@@ -134,14 +135,9 @@ def retry(*, task_ids: tuple[str, ...], where: tuple[str, ...], everything: bool
     given = ids_given(task_ids, asks=not (yes or dry_run))
 
     async def step(db: Database, ids: list[int]) -> set[int]:
-        from ..flow.kick import kick_claimers
-        from ..flow.retry import retry_tasks
-        from ..limits import whoami
-        from ..operations import in_batches
+        from ..operations import retry_ids
 
-        retried = await in_batches(db, ids, lambda tx, some: retry_tasks(tx, some, by=whoami()))
-        kick_claimers()
-        return retried
+        return await retry_ids(db, ids)
 
     words = ("retry", "is in line again", "neither FAILED nor CANCELLED")
     return with_database(lambda db: _each(db, given, step, words=words, dry_run=dry_run, yes=yes))

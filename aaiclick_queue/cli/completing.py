@@ -35,7 +35,7 @@ def capped_queues(_: click.Context, __: click.Parameter, incomplete: str) -> lis
 
 def worker_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Workers that live."""
-    from ..views import list_workers
+    from ..queue_views import list_workers
 
     found = _ask(list_workers)
     alive = [one for one in found or [] if one.status in ("ACTIVE", "STOPPING")]
@@ -46,8 +46,25 @@ def worker_ids(_: click.Context, __: click.Parameter, incomplete: str) -> list[C
     ]
 
 
+def job_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of the newest jobs."""
+    from ..job_views import read_jobs
+
+    page = _ask(lambda db: read_jobs(db, limit=200))
+    names = dict.fromkeys(one.name for one in page.jobs) if page else {}
+    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+def event_types(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Types of events."""
+    from ..event_words import TYPES
+
+    before, comma, last = incomplete.rpartition(",")
+    return [CompletionItem(f"{before}{comma}{kind}") for kind in TYPES if kind.startswith(last.upper())]
+
+
 def _queues() -> list[str]:
-    from ..views import list_queues
+    from ..queue_views import list_queues
 
     return [view.name for view in _ask(list_queues) or []]
 

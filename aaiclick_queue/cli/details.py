@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,12 +10,14 @@ import click
 from .output import STATUS_COLOURS, Right, one_json_line, table, when
 
 if TYPE_CHECKING:
+    from ..job_nodes import Neighbour, NodeView
+    from ..timelines import Event
     from ..views import AttemptView, TaskView
 
 VALUE_WIDTH = 2_000
 
 
-def draw_task(task: TaskView) -> str:
+def draw_task(task: TaskView, events: Sequence[Event] = ()) -> str:
     """Everything about one task, a paragraph a concern."""
     status = task.status or "?"
     name = click.style(_plain(task.name or task.entrypoint), bold=True)
@@ -23,7 +26,7 @@ def draw_task(task: TaskView) -> str:
         _facts(task),
         _values(task),
         _attempts(task),
-        _timeline(task),
+        _timeline(task, events),
         _error(task),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -36,6 +39,7 @@ def _facts(task: TaskView) -> str:
     attempt = f"{task.attempt} of {task.max_attempts}" if task.max_attempts else str(task.attempt)
     facts: dict[str, Any] = {
         "entrypoint": task.entrypoint,
+        **_in_job(task.job),
         "queue": f"{task.queue}, priority {task.priority}",
         "attempt": attempt,
         "lost runs": task.lost_count,
@@ -44,7 +48,7 @@ def _facts(task: TaskView) -> str:
         "timeout": f"{task.timeout_seconds:g} s" if task.timeout_seconds else None,
         "retry": _json(task.retry) if task.retry else None,
         "expires": when(task.expires_at) if task.expires_at else None,
-        "waits for": task.reason if task.held_at else None,
+        "waits for": task.reason if task.held_at else _unmet(task.job),
         "dedupe key": task.dedupe_key,
         "key": task.concurrency_key,
         "order": task.order_by,
@@ -97,10 +101,41 @@ def _attempt(one: AttemptView) -> list[object]:
     return [one.attempt, one.outcome, when(one.started_at), Right(took), one.worker_id or "–", error]
 
 
-def _timeline(task: TaskView) -> str:
-    from ..views import timeline
+def _in_job(node: NodeView | None) -> dict[str, Any]:
+    """Its place in its job, and what it waits for there."""
+    if node is None:
+        return {}
+    return {
+        "job": f"{node.job_name} {node.job_id}, {node.job_status}",
+        "group": " / ".join(node.groups),
+        "item": None if node.map_index is None else f"{node.map_index:,} of its map",
+        "rule": None if node.rule == "all_success" else node.rule,
+        "critical": None if node.critical else "no: its failure counts as skipped",
+        "because of": _names(node.failed),
+        "continued by": _names(node.continued_by) + (", which goes on" if node.is_continued else ""),
+    }
 
-    return "\n".join(f"  {when(moment)}  {_plain(text)}" for moment, text in timeline(task))
+
+def _unmet(node: NodeView | None) -> str:
+    if node is None:
+        return ""
+    more = node.unmet - len(node.waits_for)
+    return _names(node.waits_for) + (f" and {more:,} more" if more > 0 and node.waits_for else "")
+
+
+def _names(nodes: Sequence[Neighbour]) -> str:
+    return ", ".join(f"{node.name} ({(node.status or '?').lower().replace('_', ' ')})" for node in nodes)
+
+
+def _timeline(task: TaskView, events: Sequence[Event]) -> str:
+    from ..timelines import last_line_of_unknown
+
+    moments = [(event.at, event.message) for event in last_line_of_unknown(events)]
+    if task.not_before:
+        moments.append((task.not_before, f"due ({task.reason})"))
+    if task.deadline_at:
+        moments.append((task.deadline_at, "deadline of this run"))
+    return "\n".join(f"  {when(moment)}  {_plain(text)}" for moment, text in moments)
 
 
 def _error(task: TaskView) -> str:

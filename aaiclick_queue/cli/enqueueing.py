@@ -8,8 +8,9 @@ from typing import Any
 from ..client import Client, connect
 from ..errors import TaskCancelled, TaskFailed
 from ..handles import Handle
+from ..queue_views import list_queues
 from ..tasks import enqueue as enqueue_by_name
-from ..views import get_task, list_queues
+from ..views import get_task
 from .output import to_json
 from .program import FAILED, echo, fail
 

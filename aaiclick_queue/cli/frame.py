@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ..glance import Glance, History, Rates
+from ..queue_views import QueueView, WorkerView
 from ..report import one_line, span
-from ..views import QueueView, WorkerView
 from .output import STATUS_COLOURS
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -30,7 +30,8 @@ HELP = """
   ?             this page; any key leaves it
 
   READY and HELD are exact up to 10,000; DELAYED and RUNNING up to 100,000 of
-  all queues together.
+  all queues together. What waits for other tasks of its job is counted up to
+  10,000 and shown where there is such work.
   IN/S and DONE/S are of the last 5 s: what was enqueued, and what left the
   queue for good. DONE/S of a queue that is too long to be counted is not known;
   the total is then what the workers say.
@@ -113,7 +114,7 @@ def _totals(glance: Glance, history: History, width: int, interval: float) -> li
     ready = f"{sum(q.ready for q in total):,}{'+' if any(q.ready_is_more for q in total) else ''}"
     line = Text.assemble(
         ("ready ", "dim"), (ready, "bold"), ("   held ", "dim"), f"{sum(q.held for q in total):,}",
-        ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}", ("   running ", "dim"),
+        *_at_gates(total), ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}", ("   running ", "dim"),
         (f"{sum(q.running for q in total):,}", "bold"), f"/{sum(w.slots for w in alive):,}",
         ("   workers ", "dim"), (str(len(alive)), "bold" if alive else "bold red"),
     )  # fmt: skip
@@ -139,6 +140,13 @@ def _totals(glance: Glance, history: History, width: int, interval: float) -> li
     return [line, lines, waits]
 
 
+def _at_gates(queues: Sequence[QueueView]) -> list[str | tuple[str, str]]:
+    """What waits for other tasks of its job, where there is such work."""
+    waiting = sum(queue.waiting for queue in queues)
+    more = any(queue.waiting_is_more for queue in queues)
+    return [("   waiting ", "dim"), _many(waiting, more=more)] if waiting else []
+
+
 def _table(headers: Sequence[str], *, left: Sequence[str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold reverse", expand=True, padding=(0, 2, 0, 0))
     for header in headers:
@@ -152,6 +160,8 @@ def _table(headers: Sequence[str], *, left: Sequence[str]) -> Table:
 
 def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int) -> Table:
     names = ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "IN/S", "DONE/S"]
+    of_jobs = wide and any(queue.waiting for queue in queues)
+    names += ["WAITING"] if of_jobs else []
     names += ["WORKERS", "READY, LATELY"] if wide else []
     headers = [f"{name}▾" if name.lower() == seen.sort or (name, seen.sort) == ("QUEUE", "name") else name
                for name in [*names, "STATE"]]  # fmt: skip
@@ -168,6 +178,8 @@ def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int)
             Text(_rate(rates.enqueued)),
             Text(_rate(rates.done)),
         ]
+        if of_jobs:
+            cells.append(_count(queue.waiting, more=queue.waiting_is_more))
         if wide:
             spark = sparkline(seen.history.series("ready", queue.name), SPARK_WIDTH)
             cells += [_count(queue.workers), Text(spark, "yellow")]

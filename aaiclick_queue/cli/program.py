@@ -127,6 +127,7 @@ def _named(error: Exception) -> tuple[int | None, str]:
         errors.MissingExtra: BAD_SETTINGS,
         errors.PostgresUnavailable: UNREACHABLE,
         errors.UnknownTask: NOT_FOUND,
+        errors.UnknownJob: NOT_FOUND,
         errors.UnknownOperation: NOT_FOUND,
         errors.NoFleet: NOT_FOUND,
         errors.ResultExpired: NOT_FOUND,

@@ -1,4 +1,4 @@
-"""`prune`: forgets finished tasks and old history now, by the policy of the settings or another one."""
+"""`prune`: forgets finished tasks, jobs and old history now, by the policy of the settings or another one."""
 
 from __future__ import annotations
 
@@ -56,13 +56,16 @@ def prune(  # noqa: PLR0913, PLR0917 - one parameter an option
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete finished tasks that are older than the policy keeps them, and days of history older than any of them."""
+    """Delete finished tasks and jobs that are older than the policy keeps them, and days of history older than those.
+
+    A job goes whole, by its own end; FAILED and CANCELLED jobs are kept as long as FAILED tasks.
+    """
 
     async def work(db: Database) -> dict[str, Any]:
         policy = _policy(db, completed_days, failed_days, max_tasks)
         if not dry_run and not yes:
             found = await _prune(db, policy, dry_run=True)
-            if found["tasks"] or found["days"]:
+            if found["tasks"] or found["jobs"] or found["days"]:
                 sure(f"{_told(found, 'Prune')}?", yes=False)
         return await _prune(db, policy, dry_run=dry_run)
 
@@ -95,6 +98,8 @@ async def _prune(db: Database, policy: Policy, *, dry_run: bool) -> dict[str, An
         "completed": pruned.completed,
         "failed": pruned.failed,
         "cancelled": pruned.cancelled,
+        "jobs": pruned.jobs,
+        "tasks_of_jobs": pruned.tasks_of_jobs,
         "days": days.names,
         "days_left": days.left,
     }
@@ -114,11 +119,20 @@ class _Progress:
 
         self._next_at = time.monotonic() + TELL_SECONDS
         reached = datetime.fromtimestamp((last_id >> 22) / 1000, UTC)
-        echo(f"{self._doing} {pruned.tasks:,} tasks, up to those of {when(reached)}", err=True)
+        tasks = pruned.tasks + pruned.tasks_of_jobs
+        echo(f"{self._doing} {tasks:,} tasks, up to those of {when(reached)}", err=True)
 
 
 def _told(done: dict[str, Any], verb: str) -> str:
     kinds = ", ".join(f"{done[kind]:,} {kind}" for kind in ("completed", "failed", "cancelled") if done[kind])
-    tasks = f"{done['tasks']:,} finished task{'' if done['tasks'] == 1 else 's'}" + (f" ({kinds})" if kinds else "")
-    days = len(done["days"])
-    return f"{verb} {tasks}" + (f" and {days} day partition{'' if days == 1 else 's'} of history" if days else "")
+    tasks = _many(done["tasks"], "finished task") + (f" ({kinds})" if kinds else "")
+    parts = [tasks]
+    if done["jobs"]:
+        parts.append(f"{_many(done['jobs'], 'finished job')} with {_many(done['tasks_of_jobs'], 'task')}")
+    if done["days"]:
+        parts.append(f"{_many(len(done['days']), 'day partition')} of history")
+    return f"{verb} {', '.join(parts[:-1])}{' and ' if len(parts) > 1 else ''}{parts[-1]}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

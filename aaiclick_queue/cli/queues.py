@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,7 +13,9 @@ from .program import NOTHING_MATCHED, Nouns, echo
 
 if TYPE_CHECKING:
     from ..postgres import Database
-    from ..views import QueueView
+    from ..queue_views import QueueView
+
+T = TypeVar("T")
 
 
 @click.group(cls=Nouns)
@@ -30,11 +32,12 @@ Examples:
 )
 @reader(limit=100)
 def list_command(as_json: bool, watch: float | None, limit: int) -> None:
-    """Ready, oldest, delayed, running and workers of every queue.
+    """Ready, oldest, held, waiting, delayed, running and workers of every queue.
 
-    READY is exact up to 10,000. OLDEST is the longest wait among the first hundred of each priority.
+    READY is exact up to 10,000. OLDEST is the longest wait among the first hundred of each priority. HELD waits for a
+    limit, WAITING for other tasks of its job; together they are PENDING.
     """
-    from ..views import list_queues
+    from ..queue_views import list_queues
 
     show(lambda db: list_queues(db, limit=limit), _table, as_json=as_json, watch=watch)
 
@@ -98,7 +101,7 @@ def resume(name: str, dry_run: bool, yes: bool) -> int | None:  # noqa: ARG001 -
 
 
 async def _this_queue(db: Database, name: str) -> Sequence[QueueView]:
-    from ..views import list_queues
+    from ..queue_views import list_queues
 
     return await list_queues(db, limit=1, name=name)
 
@@ -110,8 +113,15 @@ def _waiting(views: Sequence[QueueView]) -> str:
 def _table(views: Sequence[QueueView]) -> str:
     if not views:
         return "no queue has any work, pause or worker"
-    headers = ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "WORKERS", "STATE"]
-    return table(headers, [_row(view) for view in views])
+    headers = ["QUEUE", "READY", "OLDEST", "HELD", "WAITING", "DELAYED", "RUNNING", "WORKERS", "STATE"]
+    rows = [_row(view) for view in views]
+    if not any(view.waiting for view in views):  # no jobs here: no column for what jobs alone have
+        headers, rows = _without(4, headers), [_without(4, row) for row in rows]
+    return table(headers, rows)
+
+
+def _without(at: int, row: list[T]) -> list[T]:
+    return [*row[:at], *row[at + 1 :]]
 
 
 def _row(view: QueueView) -> list[object]:
@@ -129,6 +139,7 @@ def _row(view: QueueView) -> list[object]:
         Right(_many(view.ready, more=view.ready_is_more)),
         Right("–" if view.oldest_seconds is None else span(view.oldest_seconds)),
         Right(_many(view.held, more=view.held_is_more)),
+        Right(_many(view.waiting, more=view.waiting_is_more)),
         Right(_many(view.delayed, more=view.delayed_is_more)),
         view.running,
         view.workers,

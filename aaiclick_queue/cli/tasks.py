@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .changing import change_tasks
-from .completing import queue_names
+from .completing import job_names, queue_names
 from .details import draw_task
 from .finding import either, find_tasks, ids_given
 from .output import Right, changer, json_option, reader, run, show, sure, table, terminal_width, when, with_database
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from ..postgres import Database
     from ..views import TaskPage, TaskRow
 
-STATUSES = ["PENDING", "SCHEDULED", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "CANCELLED"]
+STATUSES = [
+    "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "COMPLETED", "FAILED", "UPSTREAM_FAILED", "SKIPPED", "CANCELLED"
+]  # fmt: skip
 WIDE = 110  # a terminal with fewer columns shows fewer of ours
 
 
@@ -35,37 +37,43 @@ def task() -> None:
 Examples:
   aaiclick-queue task list --status FAILED --limit 20
   aaiclick-queue task list --entrypoint send_email --queue mail
+  aaiclick-queue task list --job etl --status UPSTREAM_FAILED
   aaiclick-queue task list --json | jq -r '.[].id'""",
 )
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only tasks of this status.")
 @click.option("--queue", shell_complete=queue_names, help="Only tasks of this queue.")
 @click.option("--entrypoint", help="Only tasks of this function, with its module or without.")
+@click.option("--job", metavar="ID_OR_NAME", shell_complete=job_names, help="Only tasks of this job.")
 @click.option("--before", metavar="ID", type=click.IntRange(1, 2**63 - 1), help="Only tasks older than this one.")
 @reader(limit=50)
 def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     status: str | None,
     queue: str | None,
     entrypoint: str | None,
+    job: str | None,
     before: int | None,
     as_json: bool,
     watch: float | None,
     limit: int,
 ) -> None:
     """Tasks, newest first."""
+    from ..job_views import find_job
     from ..status import Status
     from ..views import NEWEST, SCAN_LIMIT, TaskFilter, list_tasks
 
     wanted = TaskFilter(Status(status) if status else None, queue, entrypoint)
 
     async def read(db: Database) -> TaskPage:
-        page = await list_tasks(db, wanted, limit=limit, before=before or NEWEST)
+        number = None if job is None else await find_job(db, job)
+        these = TaskFilter(wanted.status, queue, entrypoint, number)
+        page = await list_tasks(db, these, limit=limit, before=before or NEWEST)
         if page.before and not watch:
             looked = "" if len(page.tasks) >= limit else f"looked at the newest {SCAN_LIMIT:,}; "
             echo(f"{looked}older ones: add --before {page.before}", err=True)
         return page
 
     none = f"no task is {wanted.status}" if wanted.status else "no task"
-    if queue or entrypoint:
+    if queue or entrypoint or job:
         none += " that matches" if not status else ", of those that match"
     show(read, lambda page: _table(page, none), as_json=as_json, watch=watch, data=lambda page: page.tasks)
 
@@ -85,11 +93,14 @@ def get(task_id: str, as_json: bool, watch: float | None) -> None:
     """
     from ..views import get_task
 
-    async def read(db: Database) -> Any:
-        [found] = await find_tasks(db, [task_id])
-        return await get_task(db, found)
+    async def read(db: Database) -> tuple[Any, Any]:
+        from ..timelines import Asked, read_timeline
 
-    show(read, draw_task, as_json=as_json, watch=watch)
+        [found] = await find_tasks(db, [task_id])
+        events = () if as_json else (await read_timeline(db, "task", found, Asked(limit=200, newest=True))).events
+        return await get_task(db, found), events
+
+    show(read, lambda found: draw_task(*found), as_json=as_json, watch=watch, data=lambda found: found[0])
 
 
 @task.command(

@@ -197,6 +197,8 @@ def frame_data(seen: Seen) -> dict[str, Any]:
             "ready_is_more": any(queue.ready_is_more for queue in glance.queues),
             "delayed": sum(queue.delayed for queue in glance.queues),
             "held": sum(queue.held for queue in glance.queues),
+            "waiting": sum(queue.waiting for queue in glance.queues),
+            "waiting_is_more": any(queue.waiting_is_more for queue in glance.queues),
             "running": sum(queue.running for queue in glance.queues),
             "slots": sum(worker.slots for worker in alive),
             "workers": len(alive),

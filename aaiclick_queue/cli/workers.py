@@ -13,7 +13,7 @@ from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, Nouns, echo, fail
 
 if TYPE_CHECKING:
     from ..postgres import Database
-    from ..views import WorkerView
+    from ..queue_views import WorkerView
 
 ALL = 10_000
 
@@ -36,7 +36,7 @@ def list_command(as_json: bool, watch: float | None, limit: int) -> None:
 
     Those that stopped or were lost are kept for an hour.
     """
-    from ..views import list_workers
+    from ..queue_views import list_workers
 
     show(lambda db: list_workers(db, limit=limit), _table, as_json=as_json, watch=watch)
 
@@ -97,7 +97,7 @@ def stacks(worker_id: str, timeout: float, as_json: bool) -> None:
 
 
 async def _find(db: Database, text: str) -> WorkerView:
-    from ..views import list_workers
+    from ..queue_views import list_workers
 
     if not text.isdigit():
         fail(f"{text!r} is no id", "give the digits that `aaiclick-queue workers list` shows", code=USAGE)

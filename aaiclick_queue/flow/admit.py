@@ -42,24 +42,27 @@ DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
 # A loose index scan: one step a lane, however many tasks wait in each.
 LANES = """
 WITH RECURSIVE lanes AS (
-    (SELECT queue, entrypoint, key, chain FROM aaiclick_queue.held
-     WHERE (queue, entrypoint, key, chain) > ($1::text, $2::text, $3::text, $4::text)
-     ORDER BY queue, entrypoint, key, chain LIMIT 1)
+    (SELECT queue, entrypoint, key, chain, crowd FROM aaiclick_queue.held
+     WHERE (queue, entrypoint, key, chain, crowd) > ($1::text, $2::text, $3::text, $4::text, $5::text)
+     ORDER BY queue, entrypoint, key, chain, crowd LIMIT 1)
     UNION ALL
-    SELECT next.queue, next.entrypoint, next.key, next.chain FROM lanes CROSS JOIN LATERAL (
-        SELECT h.queue, h.entrypoint, h.key, h.chain FROM aaiclick_queue.held h
-        WHERE (h.queue, h.entrypoint, h.key, h.chain) > (lanes.queue, lanes.entrypoint, lanes.key, lanes.chain)
-        ORDER BY h.queue, h.entrypoint, h.key, h.chain LIMIT 1) AS next)
-SELECT queue, entrypoint, key, chain FROM lanes LIMIT $5
+    SELECT next.queue, next.entrypoint, next.key, next.chain, next.crowd FROM lanes CROSS JOIN LATERAL (
+        SELECT h.queue, h.entrypoint, h.key, h.chain, h.crowd FROM aaiclick_queue.held h
+        WHERE (h.queue, h.entrypoint, h.key, h.chain, h.crowd)
+              > (lanes.queue, lanes.entrypoint, lanes.key, lanes.chain, lanes.crowd)
+        ORDER BY h.queue, h.entrypoint, h.key, h.chain, h.crowd LIMIT 1) AS next)
+SELECT queue, entrypoint, key, chain, crowd FROM lanes LIMIT $6
 """
 # Of a strict order only the first of all, whichever lane that is in: if a limit keeps it, it keeps those behind it too.
 FIRST_OF_LANES = """
 SELECT lane.n, line.task_id, line.rank, line.order_key
-FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY AS lane(queue, entrypoint, key, chain, n)
+FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) WITH ORDINALITY
+     AS lane(queue, entrypoint, key, chain, crowd, n)
 CROSS JOIN LATERAL (
     SELECT h.task_id, h.rank, h.order_key FROM aaiclick_queue.held h
     WHERE h.queue = lane.queue AND h.entrypoint = lane.entrypoint AND h.key = lane.key AND h.chain = lane.chain
-    ORDER BY h.rank, h.order_key, h.task_id LIMIT $5) AS line
+      AND h.crowd = lane.crowd
+    ORDER BY h.rank, h.order_key, h.task_id LIMIT $6) AS line
 WHERE lane.chain = '' OR line.task_id = (SELECT c.task_id FROM aaiclick_queue.held c WHERE c.chain = lane.chain
                                          AND c.chain <> '' ORDER BY c.chain, c.order_key, c.task_id LIMIT 1)
 """
@@ -67,7 +70,7 @@ LIMITS_OF_LANES = """
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.turn FROM aaiclick_queue.limits m
 WHERE (m.until IS NULL OR m.until > now()) AND (
     (m.scope = 'queue' AND m.name = ANY($1::text[])) OR (m.scope = 'task' AND m.name = ANY($2::text[]))
-    OR (m.scope = 'key' AND m.name = ANY($3::text[])))
+    OR (m.scope = 'key' AND m.name = ANY($3::text[])) OR (m.scope = 'job' AND m.name = ANY($4::text[])))
 """
 USED_SLOTS = """
 SELECT u.limit_id, u.key, used.n, used.last_turn, used.next_end, used.holders
@@ -126,7 +129,7 @@ WHERE s.task_id = run.task_id AND s.stopping = run.run_epoch AND s.worker_id = $
 STOPPING_OF = "SELECT task_id, stopping FROM aaiclick_queue.slots WHERE worker_id = $1 AND stopping > 0"
 LANES_A_PASS = 200
 BATCH = 500
-FROM_THE_START: Lane = Lane("", "", "", "")
+FROM_THE_START = Lane("", "", "", "")
 
 
 class Admitted:
@@ -198,8 +201,13 @@ async def _candidates(tx: Transaction, lanes: Sequence[Lane], *, each: int) -> d
 
 
 async def _limits(tx: Transaction, lanes: Sequence[Lane]) -> dict[int, Limit]:
-    names = ([*{lane.queue for lane in lanes}], [*{lane.entrypoint for lane in lanes}], [*{lane.key for lane in lanes}])
-    return {row["id"]: Limit(**dict(row)) for row in await tx.fetch(LIMITS_OF_LANES, *names)}
+    names = (
+        {lane.queue for lane in lanes},
+        {lane.entrypoint for lane in lanes},
+        {lane.key for lane in lanes},
+        {lane.job for lane in lanes},
+    )
+    return {row["id"]: Limit(**dict(row)) for row in await tx.fetch(LIMITS_OF_LANES, *map(list, names))}
 
 
 async def _count_used(tx: Transaction, limits: dict[int, Limit], known: Known) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ..errors import PostgresUnavailable
@@ -18,6 +18,7 @@ from .operate import work_once
 from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
+from .resolve import Resolver
 
 RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
@@ -31,6 +32,9 @@ ALERT_SECONDS = 5.0
 PRUNE_SECONDS = 10.0  # from the start, and between two looks of who does not prune
 HELD_SECONDS = 0.1  # the longest wait for a slot that was freed where nobody could tell us
 LIMITS_SECONDS = 600.0  # how long after the last sign of limits this process keeps looking for held tasks
+HELD_GATE_SECONDS = 0.005  # another resolver has the gate, and may not see what arrived here
+ARRIVALS_SECONDS = 0.25  # what ended where nobody resolves, or where a process died right after
+JOBS_SECONDS = 10.0  # how long after the last sign of open jobs this process looks for arrivals
 BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
 NEVER = 3600.0
 
@@ -42,6 +46,7 @@ class Background:
         self._db = db
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
+        self._resolver = Resolver(db)
         self._pruner = Pruner(db)
         self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
@@ -52,10 +57,14 @@ class Background:
         self._limits_until = 0.0
         self._admission = Admission(db)
         self._round_count, self._round_cost = 0, 0.0
+        self._held_passes = 0
+        self._jobs_until = 0.0
+        self.opened: Callable[[], None] = lambda: None
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
         self.due = Loop("due", self._due_pass, fast=fast)
         self.operate = Loop("operations", self._operate_pass)
+        self.resolve = Loop("resolver", self._resolve_pass)
         self.admit = Loop("admission", self._admit_pass, fast=fast)
         self._loops = [
             Loop("loops", lambda: self._holder.hold_once(db)),
@@ -63,6 +72,7 @@ class Background:
             self.due,
             self.admit,
             self.operate,
+            self.resolve,
             Loop("reaper", self._reap_pass, fast=fast),
             Loop("sweep", self._sweep_pass),
             Loop("prune", self._prune_pass),
@@ -97,6 +107,10 @@ class Background:
         self._admission.freed(lanes)
         self._limits_until = time.monotonic() + LIMITS_SECONDS
         self.admit.kick()
+
+    def arrived(self) -> None:
+        """Tasks of jobs have ended in this process: see what that opens."""
+        self.resolve.kick()
 
     def look_for_held(self) -> None:
         """There was a wake-up and nothing to claim: what was enqueued may be held."""
@@ -136,6 +150,25 @@ class Background:
             self.admit.kick()
         return worked.pause
 
+    async def _resolve_pass(self) -> float:
+        resolved = await self._resolver.resolve_once()
+        now = time.monotonic()
+        if resolved.folded:
+            self._jobs_until = now + JOBS_SECONDS
+        if resolved.entered:
+            self.opened()  # tasks of an old job stand before what was claimed last
+            self.made_ready()
+            if resolved.limited:
+                self.admit.kick()
+        if resolved.operations:
+            self.operate.kick()
+        self._held_passes = self._held_passes + 1 if resolved.held and not resolved.more else 0
+        if self._held_passes:
+            return HELD_GATE_SECONDS * min(self._held_passes, 20)
+        if resolved.more:
+            return 0.0
+        return ARRIVALS_SECONDS if now < self._jobs_until and self._is_fast() else NEVER
+
     async def _relay_pass(self) -> float:
         own, self._own_rows = self._own_rows, False
         relayed = await (self._relay.relay_once(older=0.0) if own else self._relay.relay_once())
@@ -158,6 +191,9 @@ class Background:
         reaped = await self._reaper.reap_once()
         if reaped.operations:
             self.operate.kick()
+        if reaped.jobs:
+            self._jobs_until = time.monotonic() + JOBS_SECONDS
+            self.resolve.kick()
         if reaped.limits and time.monotonic() >= self._limits_until:
             self._limits_until = time.monotonic() + LIMITS_SECONDS
             self.admit.kick()

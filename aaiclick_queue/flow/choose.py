@@ -17,12 +17,28 @@ from .claim import Claimed
 
 
 class Lane(NamedTuple):
-    """Held tasks that the same limits apply to; the entrypoint is set where limits name it."""
+    """Held tasks that the same limits apply to; the entrypoint is set where limits name it.
+
+    The crowd is that of a job's tasks where the job is paused, or it or groups of it are capped: `JOB`, or
+    `JOB/ID=N/ID=N` with what is capped and how many of it may be at work, the outermost first.
+    """
 
     queue: str
     entrypoint: str
     key: str
     chain: str
+    crowd: str = ""
+
+    @property
+    def job(self) -> str:
+        """The job of the crowd, or nothing."""
+        return self.crowd.partition("/")[0]
+
+    @property
+    def caps(self) -> list[tuple[int, int]]:
+        """What is capped, and at how many."""
+        caps = (cap.split("=") for cap in self.crowd.split("/")[1:])
+        return [(int(number), int(n)) for number, n in caps]
 
 
 class Candidate(NamedTuple):
@@ -81,7 +97,8 @@ def lanes_of(claimed: Claimed) -> set[Lane]:
     if not claimed.flags & (LIMITED | ORDERED):
         return set()
     key, chain = claimed.concurrency_key or "", claimed.order_by or ""
-    return {Lane(claimed.queue, entrypoint, key, chain) for entrypoint in ("", claimed.entrypoint)}
+    crowd = f"{claimed.job_id}/{claimed.crowd}" if claimed.crowd else ""
+    return {Lane(claimed.queue, entrypoint, key, chain, crowd) for entrypoint in ("", claimed.entrypoint)}
 
 
 ORDER = 0  # the number of the limit that every strict order is: one at a time
@@ -95,6 +112,8 @@ def needed(lane: Lane, limits: Mapping[int, Limit], known: Known) -> tuple[Slot,
     slots: list[Slot] = []
     if lane.chain:
         slots.append(Slot(ORDER, lane.chain))
+    # A cap is no limit that somebody has set: its number is that of the job or group itself.
+    slots += (Slot(number, "", n) for number, n in lane.caps)
     for limit in limits.values():
         if _applies(limit, lane):
             key = lane.key if limit.per_key or limit.kind == "fair" else ""
@@ -106,7 +125,7 @@ def needed(lane: Lane, limits: Mapping[int, Limit], known: Known) -> tuple[Slot,
 def _applies(limit: Limit, lane: Lane) -> bool:
     if limit.per_key and not lane.key:
         return False
-    return limit.name == {"queue": lane.queue, "task": lane.entrypoint, "key": lane.key}[limit.scope]
+    return limit.name == {"queue": lane.queue, "task": lane.entrypoint, "key": lane.key, "job": lane.job}[limit.scope]
 
 
 def choose(

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..errors import PostgresUnavailable
-from ..flags import FORGET, SPECIAL
+from ..flags import FORGET, IN_JOB, SPECIAL
 from ..outcome import Ended, Error, Failed, Succeeded
 from ..postgres import DATA_ERRORS, Connection, Database
 from ..schema import Transaction
+from .arrive import ARRIVED_WELL
 from .ending import FORGET_ROWS, HOOKED_ROWS, SUCCESS_HOOKS, slots_of
 from .outbox import append_from
 from .place import enter_line
@@ -34,24 +35,37 @@ _FREED_AND_FINAL = """freed AS (
 ), final AS (
     UPDATE aaiclick_queue.tasks t
     SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
-        result = ended.result::jsonb, started_at = now() - make_interval(secs => ended.started),
+        result = ended.result::jsonb, ready_at = ended.ready_at,
+        started_at = now() - make_interval(secs => ended.started),
         finished_at = now() - make_interval(secs => ended.ended)
     FROM ended WHERE t.id = ended.task_id"""
+_FINAL_IN_JOB = """
+    RETURNING t.member_gate, t.exit_gate, t.after_gate"""
 COMPLETE_SUCCEEDED = f"""
 WITH ended AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
-    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, run.result, run.started, run.ended
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.ready_at, run.result, run.started, run.ended
 ), {_FREED_AND_FINAL}
 )
+SELECT task_id FROM ended
+"""
+# The same for tasks of jobs.
+COMPLETE_IN_JOB = f"""
+WITH ended AS (
+    DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.ready_at, run.result, run.started, run.ended
+), {_FREED_AND_FINAL}{_FINAL_IN_JOB}
+), {ARRIVED_WELL}
 SELECT task_id FROM ended
 """
 # The same for runs that hold slots, have hooks or are not kept: a statement of its own, so that others pay nothing.
 COMPLETE_SPECIAL = f"""
 WITH ended AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$6")}) AS run WHERE l.ctid = run.at
-    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.claimed_at, run.result, run.started, run.ended
-), {_FREED_AND_FINAL} AND ended.flags & {FORGET} = 0
-), gone AS (
+    RETURNING l.task_id, l.run_epoch, l.attempt, l.flags, l.ready_at, l.claimed_at, run.result, run.started,
+              run.ended
+), {_FREED_AND_FINAL} AND ended.flags & {FORGET} = 0{_FINAL_IN_JOB}
+), {ARRIVED_WELL}, gone AS (
     SELECT task_id FROM ended WHERE flags & {FORGET} <> 0
 ), {FORGET_ROWS}, held AS MATERIALIZED (
     SELECT slot.at, ended.claimed_at + make_interval(secs => slot.seconds) AS ends_at
@@ -115,9 +129,16 @@ async def _record(tx: Transaction, runs: Sequence[Ended], worker_id: int) -> set
 def _by_statement(runs: Sequence[Ended]) -> dict[str, list[Ended]]:
     parts: dict[str, list[Ended]] = {}
     for run in runs:
-        ordinary = COMPLETE_SPECIAL if run.flags & SPECIAL else COMPLETE_SUCCEEDED
-        parts.setdefault(ordinary if isinstance(run.outcome, Succeeded) else SETTLE_OWN_RUNS, []).append(run)
+        parts.setdefault(_statement_for(run), []).append(run)
     return parts
+
+
+def _statement_for(run: Ended) -> str:
+    if not isinstance(run.outcome, Succeeded):
+        return SETTLE_OWN_RUNS
+    if run.flags & SPECIAL:
+        return COMPLETE_SPECIAL
+    return COMPLETE_IN_JOB if run.flags & IN_JOB else COMPLETE_SUCCEEDED
 
 
 class Completer:

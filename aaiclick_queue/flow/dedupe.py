@@ -16,6 +16,7 @@ from ..outcome import Error
 from ..schema import Transaction
 from ..spec import DedupeMode
 from .cancel import take_waiting
+from .ending import has_ended
 from .enqueue import NewTask, Spec, Written, insert_tasks
 from .place import in_line
 
@@ -31,10 +32,8 @@ ON CONFLICT (scope, key) DO NOTHING RETURNING task_id
 # A statement of its own, after the insert: the row that was in the way is not in the insert's snapshot.
 LOCK_KEY = "SELECT task_id FROM aaiclick_queue.dedupe WHERE scope = $1::text AND key = $2::text FOR UPDATE"
 # And another one for its task: whoever waited for the lock finds the new holder in the row, but not in `tasks`.
-KEY_HOLDER = """
-SELECT d.task_id, (d.until IS NOT NULL AND d.until <= now())
-           OR (d.until IS NULL AND coalesce((SELECT t.status IS NOT NULL FROM aaiclick_queue.tasks t
-                                             WHERE t.id = d.task_id), true)) AS free
+KEY_HOLDER = f"""
+SELECT d.task_id, (d.until IS NOT NULL AND d.until <= now()) OR (d.until IS NULL AND {has_ended("d.task_id")}) AS free
 FROM aaiclick_queue.dedupe d WHERE d.scope = $1::text AND d.key = $2::text
 """
 # An insert as well: ending the old holder, as `replace` does, has freed the key in this very transaction.
@@ -103,6 +102,36 @@ async def enqueue_keyed(
         raise
     finally:
         await _restore(tx, before["before"])
+
+
+async def take_key_of_job(tx: Transaction, name: str, key: Key, job_id: int) -> int | None:
+    """Take the key for a job, unique among those of one name; gives the job that keeps it where it is to be skipped."""
+    [before] = await tx.fetch(LOCK_TIMEOUT, "2s")
+    try:
+        return await _take_key_of_job(tx, (f"job:{name}", key.key), key, job_id)
+    except Exception as error:
+        if sqlstate(error) == LOCK_NOT_AVAILABLE:
+            raise DedupeKeyBusy(key.key) from error
+        raise
+    finally:
+        await _restore(tx, before["before"])
+
+
+async def _take_key_of_job(tx: Transaction, where: tuple[str, str], key: Key, job_id: int) -> int | None:
+    while not await tx.fetch(TAKE_KEY, *where, job_id, key.for_seconds):
+        if not await tx.fetch(LOCK_KEY, *where):
+            continue  # freed between the two statements
+        [row] = await tx.fetch(KEY_HOLDER, *where)
+        holder: int = row["task_id"]
+        if holder == job_id:
+            break  # this very submit, whose answer was lost
+        if not row["free"]:
+            if key.mode == "skip":
+                return holder
+            raise DuplicateTask(key.key, holder, what="job")
+        await tx.fetch(PASS_KEY_ON, *where, job_id, key.for_seconds)
+        break
+    return None
 
 
 async def _enqueue_keyed(

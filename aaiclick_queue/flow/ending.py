@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from ..outcome import Error
+from .place import enter_line
 
 # Of the tasks in `gone`.
 FORGET_ROWS = """forgotten AS (
@@ -19,13 +20,15 @@ FORGET_ROWS = """forgotten AS (
 )"""
 _HOOKS = """hooked AS (
     INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id, parent_id, spawn_key)
-    SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', jsonb_build_object('ended', jsonb_build_object(
+    SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', (jsonb_build_object('ended', jsonb_build_object(
                'id', t.id::text, 'entrypoint', t.entrypoint, 'name', t.name, 'queue', t.queue, 'status', {status},
-               'attempt', run.attempt, 'kwargs', t.kwargs, 'result', {result}, 'error', {error})),
+               'attempt', run.attempt, 'kwargs', t.kwargs, 'result', {result}, 'error', {error}))
+               || coalesce(hook.value->'kwargs', jsonb_build_object()))
+               - CASE hook.value->>'tells' WHEN 'false' THEN 'ended' ELSE '' END,
            coalesce(hook.value->>'queue', t.queue), t.priority, t.correlation_id, t.id,
-           format('on_%s:%s', hook.name, run.run_epoch)
+           format('on_%s:%s', hook.key, run.run_epoch)
     FROM {source} AS run JOIN aaiclick_queue.tasks t ON t.id = run.task_id
-    CROSS JOIN LATERAL jsonb_each(t.hooks) AS hook(name, value)
+    CROSS JOIN LATERAL (SELECT key, split_part(key, '.', 1) AS name, value FROM jsonb_each(t.hooks)) AS hook
     WHERE run.flags & 16 = 16 AND ({fired})
     ON CONFLICT DO NOTHING
     RETURNING id AS task_id, queue, -priority AS rank, entrypoint
@@ -43,7 +46,32 @@ FAILURE_HOOKS = _HOOKS.format(
     error="run.error::jsonb",
 )
 HOOKED_ROWS = """(SELECT task_id, task_id AS order_key, 0 AS run_epoch, 0 AS attempt, 0 AS lost_count, 0 AS snoozes,
-           0 AS flags, queue, rank, entrypoint, NULL::text AS concurrency_key, NULL::text AS order_by FROM hooked)"""
+           0 AS flags, queue, rank, entrypoint, NULL::text AS concurrency_key, NULL::text AS order_by,
+           NULL::bigint AS job_id, NULL::text AS crowd FROM hooked)"""
+
+_JOB_HOOKS = """hooked AS (
+    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id)
+    SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', (jsonb_build_object('ended', jsonb_build_object(
+               'id', job.id::text, 'name', job.name, 'status', job.status, 'kwargs', job.kwargs, 'error', job.error))
+               || coalesce(hook.value->'kwargs', jsonb_build_object()))
+               - CASE hook.value->>'tells' WHEN 'false' THEN 'ended' ELSE '' END,
+           coalesce(hook.value->>'queue', 'default'), job.priority, job.correlation_id
+    FROM {source} AS job CROSS JOIN LATERAL jsonb_each(job.hooks) AS hook(name, value)
+    WHERE split_part(hook.name, '.', 1) = CASE job.status WHEN 'COMPLETED' THEN 'success' ELSE 'failure' END
+    RETURNING id AS task_id, queue, -priority AS rank, entrypoint
+)"""
+
+
+def job_hooks(source: str) -> str:
+    """CTEs that enqueue what is to be told of the ends of the jobs in `source`; `entered` has them."""
+    return f"{_JOB_HOOKS.format(source=source)}, {enter_line(HOOKED_ROWS)}"
+
+
+def has_ended(holder: str) -> str:
+    """Whether the task or job that holds a key is final, or not there any more."""
+    return f"""coalesce(
+        (SELECT t.status IS NOT NULL FROM aaiclick_queue.tasks t WHERE t.id = {holder}),
+        (SELECT j.status NOT IN ('PENDING', 'RUNNING') FROM aaiclick_queue.jobs j WHERE j.id = {holder}), true)"""
 
 
 def slots_of(task_id: str) -> str:
@@ -51,6 +79,16 @@ def slots_of(task_id: str) -> str:
     return f"""
         SELECT s.ctid AS at, s.limit_id, s.seconds FROM aaiclick_queue.slots s
         WHERE s.task_id = {task_id} AND s.stopping = 0 FOR UPDATE"""
+
+
+class EndedJob(msgspec.Struct, frozen=True):
+    """What a job's hook is told of the job, as its one argument `ended`."""
+
+    id: str
+    name: str
+    status: str
+    kwargs: dict[str, object]
+    error: Error | None = None
 
 
 class EndedTask(msgspec.Struct, frozen=True):

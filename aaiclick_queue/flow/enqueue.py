@@ -108,7 +108,7 @@ class Spec(msgspec.Struct, frozen=True):
     hooks: str | None = None
 
 
-class NewTask(msgspec.Struct):
+class NewTask(msgspec.Struct, gc=False):  # a job may have a million of them, and none holds what holds it
     """One task to be written."""
 
     kwargs: str

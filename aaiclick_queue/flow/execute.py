@@ -12,8 +12,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol
 
 from ..codec import Signature
-from ..errors import ArgumentsDoNotFit, BadTask, Cancel, Fail, PayloadTooLarge, ResultDoesNotEncode, Retry, Snooze
-from ..outcome import Cancelled, Error, Failed, Later, Outcome, Released, Succeeded
+from ..errors import (
+    ArgumentsDoNotFit,
+    BadJob,
+    BadTask,
+    Cancel,
+    Fail,
+    GroupClosed,
+    PayloadTooLarge,
+    ResultDoesNotEncode,
+    Retry,
+    Skip,
+    Snooze,
+)
+from ..outcome import Cancelled, Error, Failed, Later, Outcome, Released, Skipped, Succeeded
 from ..settings import Settings
 from ..spec import Options
 from .claim import Claimed
@@ -41,6 +53,7 @@ class Run:
 
     __slots__ = (
         "asyncio_task",
+        "building",
         "child_pid",
         "claimed",
         "committed",
@@ -84,6 +97,7 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None
         self.kind: Any = None  # whose slots it uses
+        self.building: Any = None  # of a job's run: the nodes that its code has built
 
 
 class Stop(Exception):
@@ -135,7 +149,11 @@ def _succeeded(run: Run, value: Any) -> Outcome:
 
 def encoded_result(run: Run, value: Any) -> str | None:
     """The result as it is stored; raises ResultDoesNotEncode or PayloadTooLarge."""
-    text = run.definition.signature.encode_result(value)
+    return checked_result(run, run.definition.signature.encode_result(value))
+
+
+def checked_result(run: Run, text: str | None) -> str | None:
+    """The result, unless it is too large."""
     if text is not None and len(text) * 4 > run.result_max_bytes and len(text.encode()) > run.result_max_bytes:
         raise PayloadTooLarge(
             f"the result takes {len(text.encode()):,} bytes, the limit is {run.result_max_bytes:,}: store it "
@@ -190,7 +208,9 @@ def decide(raised: Exception, run: Run) -> Outcome | None:  # noqa: PLR0911 - a 
             return Later("RETRYING", error, seconds)
         case Cancel():
             return Cancelled(error)
-        case Fail() | Retry() | ResultDoesNotEncode() | PayloadTooLarge():
+        case Skip():
+            return Skipped(error)
+        case Fail() | Retry() | ResultDoesNotEncode() | PayloadTooLarge() | BadJob() | GroupClosed():
             return Failed(error)
     options = run.definition.defaults
     if attempts_left and _worth_another(raised, options):

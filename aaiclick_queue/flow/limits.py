@@ -15,7 +15,7 @@ from ..postgres import Database
 from ..schema import Transaction
 from .operate import make_operation
 
-Scope = Literal["queue", "task", "key"]
+Scope = Literal["queue", "task", "key", "job"]
 Kind = Literal["running", "rate", "fair", "pause"]
 
 # The turn of fair queues starts at an id of now: behind every mark that a worker has kept for that line.
@@ -62,13 +62,14 @@ SET_MAX_DEPTH = """
 INSERT INTO aaiclick_queue.queues (name, max_depth) VALUES ($1::text, $2::int)
 ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, depth = NULL, depth_at = NULL
 """
+# Not the pauses of jobs: those are shown with their jobs, and end with `resume_job`.
 LIMITS = """
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.until, m.made_by, m.reason, m.created_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id
                               AND (s.ends_at IS NULL OR s.ends_at > now()) LIMIT 10001) AS taken) AS used,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id AND s.stopping > 0
                               LIMIT 10001) AS taken) AS stopping
-FROM aaiclick_queue.limits m WHERE m.until IS NULL OR m.until > now()
+FROM aaiclick_queue.limits m WHERE m.scope <> 'job' AND (m.until IS NULL OR m.until > now())
 UNION ALL
 SELECT 0, 'queue', q.name, 'depth', false, q.max_depth, NULL, NULL, NULL, NULL, q.depth_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = q.name LIMIT 10001) AS line)
@@ -130,7 +131,7 @@ async def set_limit(db: Database, limit: NewLimit, *, by: str) -> int | None:
 async def drop_limit(db: Database, limit: NewLimit, *, by: str) -> bool:
     """Take a limit away; False when there was none. What it held gets in line with the next admission."""
     async with db.transaction() as tx:
-        return await _drop(tx, limit, by)
+        return await drop_limit_in(tx, limit, by=by)
 
 
 async def change_limits(db: Database, wanted: Mapping[NewLimit, NewLimit | None], *, by: str) -> list[int]:
@@ -139,13 +140,14 @@ async def change_limits(db: Database, wanted: Mapping[NewLimit, NewLimit | None]
     async with db.transaction() as tx:
         for key, limit in wanted.items():
             if limit is None:
-                await _drop(tx, key, by)
-            elif (operation := await _set(tx, limit, by)) is not None:
+                await drop_limit_in(tx, key, by=by)
+            elif (operation := await set_limit_in(tx, limit, by=by)) is not None:
                 operations.append(operation)
     return operations
 
 
-async def _set(tx: Transaction, limit: NewLimit, by: str) -> int | None:
+async def set_limit_in(tx: Transaction, limit: NewLimit, *, by: str) -> int | None:
+    """The same as `set_limit`, in the caller's transaction."""
     await tx.fetch(DROP_LAPSED, limit.scope, limit.name, limit.kind, limit.per_key)
     [row] = await tx.fetch(
         SET_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key, limit.n, limit.seconds, limit.lasts, by,
@@ -161,7 +163,8 @@ async def _set(tx: Transaction, limit: NewLimit, by: str) -> int | None:
     return operation
 
 
-async def _drop(tx: Transaction, limit: NewLimit, by: str) -> bool:
+async def drop_limit_in(tx: Transaction, limit: NewLimit, *, by: str) -> bool:
+    """The same as `drop_limit`, in the caller's transaction."""
     if not await tx.fetch(DROP_LIMIT, limit.scope, limit.name, limit.kind, limit.per_key):
         return False
     await _note(tx, "LIMIT_DROPPED", limit, by)

@@ -7,6 +7,7 @@ applies to the tasks that were there when it was made. A page shares its rows wi
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,10 +15,11 @@ import msgspec
 from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
-from .move import MOVED, MOVED_LATER, delayed_again, in_line_again, not_yet
-from .retry import retry_ended
-from .settle import SETTLE
-from .wanted import places_of, wanted
+from .filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRIED_OF_JOB, RETRY_PAGE
+from .job_pages import CANCEL_JOB_PAGE, LIMIT_JOB_PAGE
+from .job_retry import retry_in_job_if_free
+from .kick import tell_ended
+from .wanted import places_of
 
 # Ids are made by clients, a little ahead of this clock where many are made at once: what is there belongs to it. A
 # limit applies to whatever got in line without it, by a transaction that could not see it.
@@ -70,106 +72,20 @@ WITH ended AS (
 )
 SELECT status, (SELECT count(*) FROM opened) AS opened FROM ended
 """
+# The resolver, which waits for nobody, has left this to us. Nor do we wait: a clear that holds the job waits for this
+# operation.
+STOP_JOB = """
+WITH failing AS (
+    UPDATE aaiclick_queue.jobs SET failing_at = now() WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM aaiclick_queue.jobs WHERE id = $1::bigint AND status IN ('PENDING', 'RUNNING')
+        AND failing_at IS NULL FOR UPDATE SKIP LOCKED))
+    RETURNING id
+)
+SELECT EXISTS (SELECT FROM failing) OR failing_at IS NOT NULL OR status NOT IN ('PENDING', 'RUNNING') AS is_stopped
+FROM aaiclick_queue.jobs WHERE id = $1::bigint
+"""
 FAIL_OPERATION = """
 UPDATE aaiclick_queue.operations SET status = 'FAILED', error = $2::text, finished_at = now() WHERE id = $1
-"""
-# $1 after which key, $2 how many, $3 filter, $4 no newer than.
-_WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
-_BY_TASK = {
-    "page": "p.task_id > coalesce(($1::jsonb->>0)::bigint, 0)",
-    "order": "p.task_id",
-    "key": "jsonb_build_array(task_id)",
-}
-# In line order, so that what would be claimed next is taken first.
-_BY_LINE = {
-    "page": """(p.queue, p.rank, p.order_key, p.task_id) > (coalesce($1::jsonb->>0, $3::jsonb->>'queue', ''),
-        coalesce(($1::jsonb->>1)::int, -2147483648), coalesce(($1::jsonb->>2)::bigint, 0),
-        coalesce(($1::jsonb->>3)::bigint, 0))
-        AND ($3::jsonb->>'queue' IS NULL OR p.queue = $3::jsonb->>'queue')""",
-    "order": "p.queue, p.rank, p.order_key, p.task_id",
-    "key": "jsonb_build_array(queue, rank, order_key, task_id)",
-}
-# LATERAL and OFFSET 0 as in a count: each of the thousand is looked up by its id, and not by a pass over all tasks.
-_PAGE = """
-WITH page AS MATERIALIZED (
-    SELECT p.ctid, p.task_id, p.queue, p.rank, p.order_key{columns} FROM aaiclick_queue.{place} p
-    WHERE {page} ORDER BY {order} LIMIT $2
-), wanted AS MATERIALIZED (
-    SELECT page.task_id, page.ctid FROM page CROSS JOIN LATERAL (
-        SELECT FROM aaiclick_queue.tasks t WHERE t.id = page.task_id AND {wanted} OFFSET 0) AS found
-), taken AS (
-    DELETE FROM aaiclick_queue.{place} WHERE ctid = ANY(ARRAY(
-        SELECT p.ctid FROM aaiclick_queue.{place} p JOIN wanted ON p.ctid = wanted.ctid AND p.task_id = wanted.task_id
-        FOR UPDATE OF p SKIP LOCKED))
-    RETURNING {returning}
-), {action}
-SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
-       (SELECT count(*) FROM taken) AS taken, (SELECT {key} FROM page ORDER BY {last} LIMIT 1) AS after
-"""
-_NOT_YET = " AND " + not_yet("$5::jsonb")
-
-
-def _page(  # noqa: PLR0913 - the parts of one statement
-    place: str, scan: dict[str, str], *, action: str, returning: str, wanted: str = "", columns: str = ""
-) -> str:
-    last = ", ".join(f"{column.removeprefix('p.')} DESC" for column in scan["order"].split(", "))
-    return _PAGE.format(
-        place=place, columns=columns, action=action, returning=returning, wanted=_WANTED + wanted, last=last, **scan
-    )
-
-
-MOVE_PAGE = {
-    "held": _page("held", _BY_TASK, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
-    "delayed": _page("delayed", _BY_TASK, action=delayed_again("$5::jsonb"), returning=MOVED_LATER, wanted=_NOT_YET),
-    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
-}
-_CANCEL = """task_id, run_epoch, {worker_id} AS worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key,
-              {started_at} AS started_at, 'CANCELLED' AS kind, $5::text AS error, NULL::float8 AS seconds,
-              NULL::text AS retry, {stops} AS stops"""
-_NOT_STARTED = _CANCEL.format(worker_id="NULL::bigint", started_at="NULL::timestamptz", stops="false")
-CANCEL_PAGE = {
-    "held": _page("held", _BY_TASK, action=SETTLE, returning=_NOT_STARTED),
-    "delayed": _page("delayed", _BY_TASK, action=SETTLE, returning=_NOT_STARTED),
-    "ready": _page("ready", _BY_LINE, action=SETTLE, returning=_NOT_STARTED),
-    "leases": _page(
-        "leases",
-        _BY_TASK,
-        action=SETTLE,
-        returning=_CANCEL.format(worker_id="worker_id", started_at="claimed_at", stops="true"),
-    ),
-}
-# For a new limit: whatever it applies to and has not got in by it. `$6` is its number.
-_BY_NEW_LIMIT = """ AND EXISTS (SELECT FROM aaiclick_queue.limits m WHERE m.id = $6::bigint
-        AND (NOT m.per_key OR t.concurrency_key IS NOT NULL)
-        AND m.name = CASE m.scope WHEN 'queue' THEN t.queue WHEN 'task' THEN t.entrypoint ELSE t.concurrency_key END)
-        AND NOT EXISTS (SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.limit_id = $6::bigint)"""
-# The lane of a held row is taken from the page: looked up in `held` again, a plan made while that was empty read all of
-# it for each row (77 s for 60,000 tasks in line, with their queue closed, instead of 2).
-LIMIT_PAGE = {
-    "held": _page(
-        "held",
-        _BY_TASK,
-        action=in_line_again("$5::jsonb"),
-        returning=MOVED,
-        wanted=_BY_NEW_LIMIT + " AND page.entrypoint = '' AND EXISTS (SELECT FROM aaiclick_queue.limits m"
-        " WHERE m.scope = 'task' AND m.name = t.entrypoint)",
-        columns=", p.entrypoint",
-    ),
-    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_BY_NEW_LIMIT),
-}
-# Of what had ended when the operation was made ($6): whatever fails again is not tried again by it.
-RETRY_PAGE = f"""
-WITH page AS MATERIALIZED (
-    SELECT id AS task_id FROM aaiclick_queue.tasks
-    WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2
-), wanted AS MATERIALIZED (
-    SELECT page.task_id AS id FROM page CROSS JOIN LATERAL (
-        SELECT FROM aaiclick_queue.tasks t
-        WHERE t.id = page.task_id AND t.status = coalesce($3::jsonb->>'status', 'FAILED')
-        AND t.finished_at <= $6::timestamptz AND {_WANTED} OFFSET 0) AS found
-), {retry_ended("SELECT id FROM wanted", by="$5::text")}
-SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
-       (SELECT count(*) FROM open) AS taken, (SELECT jsonb_build_array(max(task_id)) FROM page) AS after
 """
 # What runs already when a limit is made counts against it.
 ADOPT_RUNS = """
@@ -184,9 +100,12 @@ WHERE m.id = $1 AND m.kind IN ('running', 'rate') AND (NOT m.per_key OR t.concur
 ON CONFLICT DO NOTHING
 """
 PURGED = Error("Purged", "purged from its queue by hand")
+JOB_CANCELLED = {"type": "Cancelled", "message": "its job was cancelled"}
 AT_A_TIME = 1000
+JOBS_A_PAGE = 20
 LOOKED_AT = {"retry": 5}  # few of the tasks that are kept have failed
 AGAIN_SECONDS = 0.5
+BUSY_SECONDS = 0.01  # somebody holds the job
 
 
 class Worked(msgspec.Struct, frozen=True):
@@ -220,24 +139,50 @@ async def work_once(db: Database, operation_id: int | None = None, *, limit: int
             await tx.fetch(FAIL_OPERATION, operation["id"], f"this version knows no operation {operation['kind']!r}")
             return Worked(operation["id"], "FAILED")
         place = operation["place"] or next(iter(pages))
+        if operation["kind"] == "cancel_job" and not await _job_is_stopped(tx, operation):
+            await tx.fetch(KEEP_OPERATION, operation["id"], place, operation["after"], False, 0)
+            return Worked(operation["id"], "OPEN", pause=BUSY_SECONDS)
         begun = await _begin_pass(tx, operation, arguments)
         limit *= LOOKED_AT.get(operation["kind"], 1)
         page = await _work_page(tx, operation, pages[place], limit)
-        if page["seen"] < limit:
-            places = [*pages, ""]
-            place, after = places[places.index(place) + 1], None
-        else:
+        taken, is_more = page["taken"], False
+        if operation["kind"] == "retry" and page["jobs"]:
+            retried, is_more = await _retry_jobs(tx, operation, page["jobs"])
+            taken += retried
+        after = operation["after"]
+        if not is_more:
             after = page["after"]
+            if page["seen"] < limit:
+                places = [*pages, ""]
+                place, after = places[places.index(place) + 1], None
         again = page["wanted"] > 0 or not begun
-        await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, page["taken"])
+        await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, taken)
         status, opened = "OPEN", 0
         if not place:
             if operation["kind"] == "limit":  # what was claimed between the pass's beginning and its page of the line
                 await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
             [end] = await tx.fetch(END_PASS, operation["id"])
             status, opened = end["status"], end["opened"]
-    pause = AGAIN_SECONDS if not place and status == "OPEN" and not page["taken"] else 0.0
-    return Worked(operation["id"], status, page["taken"], bool(page["taken"] or opened), pause)
+    if operation["kind"] == "cancel_job":
+        tell_ended(page["ids"] or ())
+    pause = AGAIN_SECONDS if not place and status == "OPEN" and not taken else 0.0
+    return Worked(operation["id"], status, taken, bool(taken or opened), pause)
+
+
+async def _job_is_stopped(tx: Transaction, operation: Any) -> bool:
+    """Whether nothing is added to the job or let in any more; else whoever cancelled its tasks would never be done."""
+    rows = await tx.fetch(STOP_JOB, int(json.loads(operation["filter"])["job"]))
+    return all(row["is_stopped"] for row in rows)
+
+
+async def _retry_jobs(tx: Transaction, operation: Any, jobs: Sequence[int]) -> tuple[int, bool]:
+    """Retry what is meant in the first of these jobs; how many tasks that was, and whether there are more jobs."""
+    retried = 0
+    for job_id in sorted(jobs)[:JOBS_A_PAGE]:
+        rows = await tx.fetch(RETRIED_OF_JOB, job_id, operation["created_at"], operation["filter"], operation["up_to"])
+        got = await retry_in_job_if_free(tx, job_id, {row["id"] for row in rows}, by=operation["made_by"])
+        retried += len(got or ())
+    return retried, len(jobs) > JOBS_A_PAGE
 
 
 async def _begin_pass(tx: Transaction, operation: Any, arguments: dict[str, Any]) -> bool:
@@ -254,10 +199,12 @@ def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[
         case "move":
             return {place: MOVE_PAGE[place] for place in places_of(where, running=False)}
         case "limit":
-            return LIMIT_PAGE
+            return LIMIT_JOB_PAGE if "job" in where else LIMIT_PAGE
         case "cancel":
             running = arguments.get("running", False)
             return {place: CANCEL_PAGE[place] for place in places_of(where, running=running)}
+        case "cancel_job":
+            return CANCEL_JOB_PAGE
         case "retry":
             return {"tasks": RETRY_PAGE}
         case _:
@@ -270,6 +217,8 @@ async def _work_page(tx: Transaction, operation: Any, sql: str, limit: int) -> A
     match operation["kind"]:
         case "cancel":
             more = [Error(arguments.get("error", PURGED.type), arguments.get("message", PURGED.message)).text()]
+        case "cancel_job":
+            more = [json.dumps(arguments.get("error", JOB_CANCELLED))]
         case "limit":
             more = ["{}", arguments["limit_id"]]
         case "retry":

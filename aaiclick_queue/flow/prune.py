@@ -1,4 +1,4 @@
-"""Prune: forgets finished tasks by policy, a page of `tasks` a statement. Before: whatever made a task final.
+"""Prune: forgets finished tasks and jobs by policy, a page a statement. Before: whatever made a task or job final.
 
 No index may name a column that the end of a task writes, so pages are walked by id, which grows with the time of
 creation: a front that reads each row once when it comes of age, and a slow sweep for those that ended late.
@@ -16,7 +16,9 @@ from ..postgres import Database
 from ..schema import Transaction
 from ..settings import FOREVER, Settings
 from .days import drop_old_days
+from .prune_jobs import COUNT_JOBS, MARK_JOBS, Remover
 
+# Tasks of jobs go with their jobs.
 # The children of a task that may still run again are its memory of what it has enqueued: they stay as long as it.
 # A failure that stops a strict order stays until somebody retries or unblocks it: gone, it would stop nothing any more.
 # Both asked by value: as NOT EXISTS they were hashed, which reads all of `tasks` a page.
@@ -31,7 +33,7 @@ WITH page AS MATERIALIZED (
            count(*) >= $3 AND max(id) = max(id) FILTER (WHERE of_age) AS is_more FROM page
 ), overdue AS MATERIALIZED (
     SELECT t.ctid, t.id, t.status FROM aaiclick_queue.tasks t
-    WHERE t.id > $1 AND t.id <= (SELECT last FROM edge) AND t.status IS NOT NULL AND (
+    WHERE t.id > $1 AND t.id <= (SELECT last FROM edge) AND t.status IS NOT NULL AND t.job_id IS NULL AND (
               t.status <> 'FAILED' AND t.finished_at < now() - make_interval(secs => $5::float8)
               OR t.status = 'FAILED' AND t.finished_at < now() - make_interval(secs => $6::float8)
               OR t.id <= $7::bigint)
@@ -118,39 +120,41 @@ def seconds_of(days: float | str) -> float | None:
 
 
 class Pruned(msgspec.Struct):
-    """How many tasks were pruned, by what they were."""
+    """How many tasks were pruned, by what they were, and how many jobs with all of theirs."""
 
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
+    jobs: int = 0
+    tasks_of_jobs: int = 0
 
     @property
     def tasks(self) -> int:
-        """All of them."""
+        """All those that were of no job."""
         return self.completed + self.failed + self.cancelled
 
     def add(self, row: Any) -> None:
-        """Count a page."""
-        self.completed += row["completed"]
-        self.failed += row["failed"]
-        self.cancelled += row["cancelled"]
+        """Count a page of tasks, or of jobs."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + row.get(name, 0))
 
 
 class Walk:
-    """Goes over `tasks` by id, a page a step, up to an age or an id; it goes on later from where it stopped."""
+    """Goes over tasks or jobs by id, a page a step, up to an age or an id; it goes on later from where it stopped."""
 
-    def __init__(self, age: float) -> None:
+    def __init__(self, age: float, *, of_jobs: bool = False) -> None:
         self.age = age
+        self._prune, self._count = (MARK_JOBS, COUNT_JOBS) if of_jobs else (PRUNE_PAGE, COUNT_PAGE)
         self.after = 0
         self.over_at: float | None = None
 
     async def step(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
         """Prune one page."""
-        return await self._step(tx, PRUNE_PAGE, policy, beyond=beyond, upto=upto)
+        return await self._step(tx, self._prune, policy, beyond=beyond, upto=upto)
 
     async def count(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
         """Only count what a step would prune."""
-        return await self._step(tx, COUNT_PAGE, policy, beyond=beyond, upto=upto)
+        return await self._step(tx, self._count, policy, beyond=beyond, upto=upto)
 
     async def _step(self, tx: Transaction, sql: str, policy: Policy, *, beyond: int | None, upto: int) -> Any:
         ages = (policy.completed_seconds, policy.failed_seconds)
@@ -167,9 +171,12 @@ class Pruner:
     def __init__(self, db: Database, policy: Policy | None = None) -> None:
         self._db = db
         self._policy = policy or Policy.of(db.settings)
-        self._fronts = [Walk(age + LAG_SECONDS) for age in self._policy.ages]
-        self._sweep = Walk(min(self._policy.ages, default=0.0))
-        self._surplus = Walk(0.0)
+        youngest = min(self._policy.ages, default=0.0)
+        kinds = (False, True)
+        self._fronts = [Walk(age + LAG_SECONDS, of_jobs=kind) for age in self._policy.ages for kind in kinds]
+        self._sweeps = [Walk(youngest, of_jobs=kind) for kind in kinds]
+        self._surplus = [Walk(0.0, of_jobs=kind) for kind in kinds]
+        self._remover = Remover()
         self._beyond: int | None = None
         self._counted_at: float | None = None
         self._days_at: float | None = None
@@ -183,7 +190,9 @@ class Pruner:
         if self._policy.max_tasks is not None:
             is_more |= await self._prune_surplus(self._policy.max_tasks)
         if self._policy.ages or self._beyond is not None:
-            is_more |= await self._sweep_on()
+            for walk in self._sweeps:
+                is_more |= await self._sweep_on(walk)
+        is_more |= await self._remover.step(self._db)
         if self._days_at is None or time.monotonic() - self._days_at > DAYS_SECONDS:
             self._days_at = time.monotonic()
             await drop_old_days(self._db, self._policy.history_seconds)
@@ -199,16 +208,18 @@ class Pruner:
         if self._counted_at is None or now - self._counted_at > COUNT_SECONDS:
             self._beyond = await first_beyond(self._db, most)
             self._counted_at = time.monotonic()
-        return self._beyond is not None and await self._step(self._surplus, self._beyond)
+        if self._beyond is None:
+            return False
+        return any([await self._step(walk, self._beyond) for walk in self._surplus])
 
-    async def _sweep_on(self) -> bool:
+    async def _sweep_on(self, walk: Walk) -> bool:
         shortest, longest = SWEEP_SECONDS
         every = min(longest, max(shortest, min(self._policy.ages, default=longest) / 4))
-        if self._sweep.over_at is not None:
-            if time.monotonic() - self._sweep.over_at < every:
+        if walk.over_at is not None:
+            if time.monotonic() - walk.over_at < every:
                 return False
-            self._sweep.after = 0
-        return await self._step(self._sweep)
+            walk.after = 0
+        return await self._step(walk)
 
 
 async def prune_all(
@@ -216,13 +227,17 @@ async def prune_all(
 ) -> Pruned:
     """Prune all that is overdue now, page by page; `tell` hears after each page what was pruned and the last id."""
     beyond = None if policy.max_tasks is None else await first_beyond(db, policy.max_tasks)
-    pruned, walk = Pruned(), Walk(0.0 if beyond is not None else min(policy.ages, default=0.0))
+    pruned, youngest = Pruned(), 0.0 if beyond is not None else min(policy.ages, default=0.0)
     if not policy.ages and beyond is None:
         return pruned
-    step = walk.count if dry_run else walk.step
     upto = LAST_ID if policy.ages else beyond or 0
-    while walk.over_at is None:
-        pruned.add(await step(db, policy, beyond=beyond, upto=upto))
+    for walk in (Walk(youngest), Walk(youngest, of_jobs=True)):
+        step = walk.count if dry_run else walk.step
+        while walk.over_at is None:
+            pruned.add(await step(db, policy, beyond=beyond, upto=upto))
+            tell(pruned, walk.after)
+    remover = Remover()
+    while not dry_run and await remover.step(db):
         tell(pruned, walk.after)
     return pruned
 

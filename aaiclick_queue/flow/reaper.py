@@ -18,11 +18,13 @@ from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
 from .cancel import take_waiting
+from .ending import has_ended
 from .kick import tell_ended
 from .mark import Mark
 from .outbox import append_from
 from .place import enter_line, in_line
 from .settle import SETTLE
+from .sweep_gates import GateSweep
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +51,8 @@ WITH candidates AS MATERIALIZED (
 ), taken AS (
     DELETE FROM aaiclick_queue.leases l WHERE l.ctid = ANY(ARRAY(SELECT ctid FROM candidates))
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
-              l.order_key, l.claimed_at AS started_at, {{kind}} AS kind, {{error}} AS error, NULL::float8 AS seconds,
-              NULL::text AS retry, {{stops}} AS stops
+              l.order_key, l.ready_at, l.claimed_at AS started_at, {{kind}} AS kind, {{error}} AS error,
+              NULL::float8 AS seconds, NULL::text AS retry, {{stops}} AS stops
 ), {SETTLE}
 SELECT task_id, kind FROM taken
 """
@@ -94,7 +96,7 @@ WITH taken AS (
     RETURNING task_id, not_before, order_key, rank, run_epoch, attempt, lost_count, snoozes, flags, queue
 ), due AS (
     SELECT d.task_id, d.order_key, d.rank, d.run_epoch, d.attempt, d.lost_count, d.snoozes, d.flags, d.queue,
-           t.entrypoint, t.concurrency_key, t.order_by
+           t.entrypoint, t.concurrency_key, t.order_by, t.job_id, t.crowd
     FROM taken d JOIN aaiclick_queue.tasks t ON t.id = d.task_id
 ), {enter_line("due")}, told AS (
     {append_from("entered")}
@@ -113,10 +115,34 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
        EXISTS (SELECT FROM aaiclick_queue.limits) OR EXISTS (SELECT FROM aaiclick_queue.held) AS limits,
        EXISTS (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN') AS operations,
        EXISTS (SELECT FROM aaiclick_queue.queues WHERE max_depth > 10000) AS deep,
+       EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at <= now()
+               AND failing_at IS NULL) AS late_jobs,
+       EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING'))
+           OR EXISTS (SELECT FROM aaiclick_queue.arrivals) AS jobs,
        extract(epoch FROM least(
            (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
-           (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1)
+           (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1),
+           (SELECT deadline_at FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at > now()
+            ORDER BY deadline_at LIMIT 1)
        ) - now())::float8 AS next_end
+"""
+# The job ends FAILED by its gate, when all that was open is cancelled. One that somebody holds is met by the next look.
+FAIL_LATE_JOBS = """
+WITH late AS (
+    UPDATE aaiclick_queue.jobs SET failing_at = now(), error = jsonb_build_object('type', 'TimedOut', 'message',
+               format('not done at its deadline, %s after it was made', date_trunc('second', deadline_at - created_at)))
+    WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at <= now()
+          AND failing_at IS NULL ORDER BY deadline_at LIMIT $1 FOR UPDATE SKIP LOCKED))
+    RETURNING id, error
+), noted AS (
+    INSERT INTO aaiclick_queue.events (job_id, type, data) SELECT id, 'JOB_OVERDUE', error FROM late
+)
+INSERT INTO aaiclick_queue.operations (kind, filter, arguments, up_to, made_by)
+SELECT 'cancel_job', jsonb_build_object('job', id::text),
+       jsonb_build_object('error', jsonb_build_object('type', 'TimedOut', 'message', 'its job was not done in time')),
+       9223372036854775807, 'deadline' FROM late
+RETURNING id
 """
 REFRESH_DEPTHS = """
 UPDATE aaiclick_queue.queues q SET depth_at = now(), depth = (
@@ -139,7 +165,11 @@ DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
              AND NOT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}) END
     LIMIT $1 FOR UPDATE OF s SKIP LOCKED))
 """
-FORGET_LAPSED = "DELETE FROM aaiclick_queue.limits WHERE until <= now() AND kind = 'pause'"
+# Pauses that are over, or of jobs that were pruned.
+FORGET_LAPSED = """
+DELETE FROM aaiclick_queue.limits m WHERE m.kind = 'pause' AND (m.until <= now() OR (m.scope = 'job' AND NOT EXISTS (
+    SELECT FROM aaiclick_queue.jobs j WHERE j.id = CASE WHEN m.scope = 'job' THEN m.name::bigint END)))
+"""
 EXPIRED_TIMERS = """
 SELECT task_id FROM aaiclick_queue.timers WHERE due_at <= now() ORDER BY due_at, task_id LIMIT $1
 FOR UPDATE SKIP LOCKED
@@ -151,15 +181,14 @@ DELETE FROM aaiclick_queue.timers WHERE task_id = ANY($1::bigint[]) AND (
     OR NOT EXISTS (SELECT FROM aaiclick_queue.tasks t WHERE t.id = timers.task_id AND t.status IS NULL))
 """
 # A page of keys from where the last sweep stopped: whole tables at once took 0.7 s with half a million keys held.
-SWEEP_KEYS = """
+SWEEP_KEYS = f"""
 WITH page AS (
     SELECT d.ctid, d.scope, d.key, d.task_id, d.until FROM aaiclick_queue.dedupe d
     WHERE (d.scope, d.key) > ($2::text, $3::text) ORDER BY d.scope, d.key LIMIT $1
 ), over AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d JOIN page ON d.ctid = page.ctid
-        WHERE coalesce(d.until < now(), coalesce((SELECT t.status IS NOT NULL FROM aaiclick_queue.tasks t
-                                                  WHERE t.id = d.task_id), true))
+        WHERE coalesce(d.until < now(), {has_ended("d.task_id")})
         FOR UPDATE OF d SKIP LOCKED))
 )
 SELECT scope, key FROM page ORDER BY scope DESC, key DESC LIMIT 1
@@ -185,6 +214,7 @@ class Reaped(msgspec.Struct, frozen=True):
     expired: int = 0
     limits: bool = False  # there are limits, or tasks that are held
     operations: bool = False
+    jobs: bool = False  # there are open ones, or arrivals
     next_end: float | None = None  # seconds until a lease or a timer that is known now ends
 
     @property
@@ -205,6 +235,7 @@ class Reaper:
         self._overdue_at = 0.0
         self._depths_at = 0.0
         self._swept = ("", "")
+        self._gates = GateSweep()
         self.looks_at_all: Callable[[], bool] = lambda: True
 
     async def reap_once(self, limit: int = BATCH) -> Reaped:
@@ -214,10 +245,20 @@ class Reaper:
         lost = await self._take_lost(limit) if look["lost"] or marked else 0
         overdue = await self._take_overdue(limit)
         expired = await self._expire(limit) if look["expired"] else 0
+        late_jobs = len(await self._db.fetch(FAIL_LATE_JOBS, limit)) if look["late_jobs"] else 0
         self._seen = time.monotonic()
         if look["deep"] and self.looks_at_all():
             await self._refresh_depths()
-        return Reaped(marked, lost, overdue, expired, look["limits"], look["operations"], look["next_end"])
+        return Reaped(
+            marked,
+            lost,
+            overdue,
+            expired,
+            limits=look["limits"],
+            operations=look["operations"] or late_jobs > 0,
+            jobs=look["jobs"],
+            next_end=look["next_end"],
+        )
 
     async def _refresh_depths(self) -> None:
         # Counted by whoever looks at everything, and the less often the longer it takes.
@@ -258,9 +299,17 @@ class Reaper:
         return len(moved), 0.0 if len(moved) >= limit else row["next_due"]
 
     async def sweep_once(self, limit: int = BATCH) -> None:
-        """The slow net: leases of unknown workers, keys of tasks that are over, old workers, days ahead."""
+        """The slow net: leases of unknown workers, keys of tasks that are over, gates, old workers, days ahead."""
         failed: Exception | None = None
-        for step in (self._ensure_days, self._take_orphans, self._sweep_keys, self._sweep_slots, self._forget_workers):
+        steps = (
+            self._ensure_days,
+            self._take_orphans,
+            self._sweep_keys,
+            self._sweep_slots,
+            self._sweep_gates,
+            self._forget_workers,
+        )
+        for step in steps:
             try:
                 await step(limit)
             except Exception as error:  # one that cannot be done must not keep the others from being done
@@ -281,6 +330,10 @@ class Reaper:
     async def _sweep_slots(self, limit: int) -> None:
         await self._db.fetch(SWEEP_SLOTS, limit)
         await self._db.fetch(FORGET_LAPSED)
+
+    async def _sweep_gates(self, _: int) -> None:
+        if gates := await self._gates.step(self._db):
+            log.warning("%d gates of jobs were decided and not carried out: they are looked at again", len(gates))
 
     async def _forget_workers(self, limit: int) -> None:
         await self._db.fetch(FORGET_WORKERS, limit)

@@ -1,5 +1,6 @@
 """Retry: puts tasks that ended FAILED or CANCELLED back in line. Before: a person. After: the claim.
 
+Those of jobs are left to flow/job_retry.py: their ends have been counted.
 The ended run moves to `attempts`, attempts start anew, the checkpoint is kept, run_epoch is never used again.
 """
 
@@ -13,18 +14,20 @@ from .place import enter_line
 
 _RETRY = """
 ended AS MATERIALIZED (
-    SELECT id, worker_id, started_at, run_epoch, attempt, status, error FROM aaiclick_queue.tasks
-    WHERE id = ANY(ARRAY({ids})) AND status IN ('FAILED', 'CANCELLED') ORDER BY id FOR UPDATE SKIP LOCKED
+    SELECT id, worker_id, ready_at, started_at, run_epoch, attempt, status, error FROM aaiclick_queue.tasks
+    WHERE id = ANY(ARRAY({ids})) AND status IN ('FAILED', 'CANCELLED') AND job_id IS NULL ORDER BY id
+    FOR UPDATE SKIP LOCKED
 ), history AS (
-    INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome, error)
-    SELECT id, worker_id, started_at, coalesce(run_epoch, 0), coalesce(attempt, 0), status, error FROM ended
+    INSERT INTO aaiclick_queue.attempts (task_id, worker_id, ready_at, started_at, run_epoch, attempt, outcome, error)
+    SELECT id, worker_id, ready_at, started_at, coalesce(run_epoch, 0), coalesce(attempt, 0), status, error FROM ended
 ), open AS (
     UPDATE aaiclick_queue.tasks t
-    SET status = NULL, attempt = NULL, worker_id = NULL, result = NULL, error = NULL, started_at = NULL,
-        finished_at = NULL, run_epoch = NULL, expires_at = NULL, eta = NULL
+    SET status = NULL, attempt = NULL, worker_id = NULL, result = NULL, error = NULL, ready_at = NULL,
+        started_at = NULL, finished_at = NULL, run_epoch = NULL, expires_at = NULL, eta = NULL
     FROM ended WHERE t.id = ended.id
-    RETURNING t.id AS task_id, t.id AS order_key, coalesce(ended.run_epoch, 0) + 1 AS run_epoch, 0 AS attempt,
-              0 AS lost_count, 0 AS snoozes, t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by,
+    RETURNING t.id AS task_id, coalesce(t.job_id, t.id) AS order_key, coalesce(ended.run_epoch, 0) + 1 AS run_epoch,
+              0 AS attempt, 0 AS lost_count, 0 AS snoozes, t.queue, -t.priority AS rank, t.entrypoint,
+              t.concurrency_key, t.order_by, t.job_id, t.crowd,
               CASE WHEN t.order_by IS NULL THEN 0 ELSE 4 END | CASE WHEN t.order_stops THEN 8 ELSE 0 END
               | CASE WHEN t.hooks IS NULL THEN 0 ELSE 16 END
               | CASE t.keep WHEN 'none' THEN 32 WHEN 'failed' THEN 64 ELSE 0 END AS flags

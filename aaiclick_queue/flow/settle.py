@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Succeeded
+from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded
 from ..schema import Transaction
+from .arrive import ARRIVED_BADLY
 from .ending import FAILURE_HOOKS, FORGET_ROWS, HOOKED_ROWS, slots_of
 from .outbox import append_from
 from .place import enter_line, lacks_slot
 
-# `taken` has: task_id, run_epoch, worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key, started_at,
-# kind, error (text), seconds, retry (text), stops (its code may still run). attempt counts the running one; a kind
-# that does not spend it writes attempt - 1.
+# `taken` has: task_id, run_epoch, worker_id, attempt, lost_count, snoozes, flags, queue, rank, order_key, ready_at,
+# started_at, kind, error (text), seconds, retry (text), stops (its code may still run). attempt counts the running
+# one; a kind that does not spend it writes attempt - 1.
 _SETTLE = """
 final AS (
     UPDATE aaiclick_queue.tasks t
     SET status = taken.kind, attempt = taken.attempt, run_epoch = taken.run_epoch, worker_id = taken.worker_id,
-        error = taken.error::jsonb, started_at = taken.started_at, finished_at = now()
-    FROM taken WHERE t.id = taken.task_id AND taken.kind IN ('FAILED', 'CANCELLED') AND taken.flags & 32 = 0
-), gone AS (
-    SELECT task_id FROM taken WHERE kind IN ('FAILED', 'CANCELLED') AND flags & 32 = 32
+        error = taken.error::jsonb, ready_at = taken.ready_at, started_at = taken.started_at, finished_at = now()
+    FROM taken WHERE t.id = taken.task_id AND taken.kind IN ('FAILED', 'CANCELLED', 'SKIPPED') AND taken.flags & 32 = 0
+    RETURNING t.status, t.critical, t.member_gate, t.exit_gate
+), {arrived}, gone AS (
+    SELECT task_id FROM taken WHERE kind IN ('FAILED', 'CANCELLED', 'SKIPPED') AND flags & 32 = 32
 ), {forget_rows}, freed AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d WHERE d.until IS NULL AND d.task_id = ANY(ARRAY(
-            SELECT task_id FROM taken WHERE flags & 1 = 1 AND kind IN ('FAILED', 'CANCELLED')))
+            SELECT task_id FROM taken WHERE flags & 1 = 1 AND kind IN ('FAILED', 'CANCELLED', 'SKIPPED')))
         FOR UPDATE SKIP LOCKED))
 ), later AS (
     INSERT INTO aaiclick_queue.delayed (task_id, not_before, order_key, rank, run_epoch, attempt, lost_count,
@@ -39,7 +41,8 @@ final AS (
                         WHEN taken.kind = 'LOST' THEN make_interval(secs => (1 << least(taken.lost_count, 6))
                                                                             * (0.5 + random() / 2))
                         ELSE aaiclick_queue.backoff(coalesce(t.retry, taken.retry::jsonb), taken.attempt) END,
-           CASE WHEN taken.flags & 2 = 2 THEN t.id ELSE taken.order_key END, -t.priority, taken.run_epoch,
+           CASE WHEN taken.flags & 2 = 2 THEN coalesce(t.job_id, t.id) ELSE taken.order_key END, -t.priority,
+           taken.run_epoch,
            CASE WHEN taken.kind = 'RETRYING' THEN taken.attempt ELSE taken.attempt - 1 END,
            taken.lost_count + (taken.kind = 'LOST')::int, taken.snoozes + (taken.kind = 'SNOOZED')::int,
            taken.flags & ~2, t.queue,
@@ -51,8 +54,10 @@ final AS (
     RETURNING task_id, not_before
 ), released AS (
     SELECT taken.task_id, taken.run_epoch, taken.attempt - 1 AS attempt, taken.lost_count, taken.snoozes, taken.flags,
-           t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by, taken.order_key,
-           taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = t.id AND NOT taken.stops
+           t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by, t.job_id, t.crowd,
+           taken.order_key, coalesce(t.job_id, t.id) AS own_key,
+           taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = coalesce(t.job_id, t.id)
+           AND NOT taken.stops
            AND NOT {lacks_slot} AS admitted
     FROM taken JOIN aaiclick_queue.tasks t ON t.id = taken.task_id WHERE taken.kind = 'RELEASED'
 ), kept AS (
@@ -62,23 +67,28 @@ final AS (
     ON CONFLICT DO NOTHING
     RETURNING queue, rank, order_key, task_id
 ), {hooks}, again AS (
-    SELECT task_id, CASE WHEN flags & 2 = 2 THEN task_id ELSE order_key END AS order_key, run_epoch, attempt,
-           lost_count, snoozes, flags, queue, rank, entrypoint, concurrency_key, order_by
+    SELECT task_id, CASE WHEN flags & 2 = 2 THEN own_key ELSE order_key END AS order_key, run_epoch, attempt,
+           lost_count, snoozes, flags, queue, rank, entrypoint, concurrency_key, order_by, job_id, crowd
     FROM released WHERE NOT admitted
     UNION ALL
     {hooked_rows}
 ), {enter}, told AS (
     {outbox}
 ), {slots}, history AS (
-    INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome, error)
-    SELECT task_id, worker_id, started_at, run_epoch, attempt, kind, error::jsonb FROM taken
-    WHERE kind IN ('RETRYING', 'SNOOZED', 'UNKNOWN', 'LOST')
+    INSERT INTO aaiclick_queue.attempts (task_id, worker_id, ready_at, started_at, run_epoch, attempt, outcome, error)
+    SELECT task_id, worker_id, ready_at, started_at, run_epoch, attempt, kind, error::jsonb FROM taken
+    WHERE kind IN ('RETRYING', 'SNOOZED', 'UNKNOWN', 'LOST', 'CLEARED') AND worker_id IS NOT NULL
 ), noted AS (
-    INSERT INTO aaiclick_queue.events (task_id, run_epoch, type, data)
-    SELECT taken.task_id, taken.run_epoch, 'TASK_' || taken.kind,
-           jsonb_strip_nulls(jsonb_build_object('error', (taken.error::jsonb)->>'type', 'not_before', later.not_before))
+    INSERT INTO aaiclick_queue.events (task_id, job_id, run_epoch, type, data)
+    SELECT taken.task_id, CASE WHEN taken.flags & 128 = 128 THEN (SELECT t.job_id FROM aaiclick_queue.tasks t
+                                                                  WHERE t.id = taken.task_id) END,
+           taken.run_epoch, 'TASK_' || taken.kind,
+           jsonb_strip_nulls(jsonb_build_object(
+               'error', (taken.error::jsonb)->>'type', 'reason', left((taken.error::jsonb)->>'message', 300),
+               'attempt', nullif(taken.attempt + (taken.kind = 'RETRYING')::int, 0), 'not_before', later.not_before))
     FROM taken LEFT JOIN later ON later.task_id = taken.task_id
-    WHERE taken.kind IN ('RETRYING', 'LOST', 'CANCELLED', 'UNKNOWN')
+    WHERE taken.kind IN ('RETRYING', 'LOST', 'CANCELLED', 'UNKNOWN', 'SKIPPED')
+       OR (taken.kind = 'SNOOZED' AND taken.flags & 128 = 128)
 )
 """
 # A slot is given back with its run. One of a run that may still work is kept, as stopping, until its worker says that
@@ -90,7 +100,7 @@ _SLOTS = f"""fates AS MATERIALIZED (
            taken.started_at + make_interval(secs => slot.seconds) AS ends_at, CASE
                WHEN taken.kind = 'RELEASED' AND taken.task_id = ANY(ARRAY(SELECT task_id FROM released WHERE admitted))
                    THEN CASE WHEN slot.seconds IS NULL THEN 'as it is' ELSE 'unclaimed' END
-               WHEN slot.limit_id = 0 AND (taken.kind NOT IN ('FAILED', 'CANCELLED')
+               WHEN slot.limit_id = 0 AND (taken.kind NOT IN ('FAILED', 'CANCELLED', 'SKIPPED', 'CLEARED')
                                            OR (taken.kind = 'FAILED' AND taken.flags & 8 = 8)) THEN 'as it is'
                WHEN slot.seconds IS NULL AND taken.stops THEN 'stopping'
                WHEN slot.seconds > 0 AND taken.started_at + make_interval(secs => slot.seconds) > now() THEN 'until'
@@ -107,6 +117,7 @@ _SLOTS = f"""fates AS MATERIALIZED (
     FROM fates WHERE s.ctid = fates.at AND fates.fate IN ('stopping', 'until', 'unclaimed')
 )"""
 SETTLE = _SETTLE.format(
+    arrived=ARRIVED_BADLY,
     forget_rows=FORGET_ROWS,
     lacks_slot=lacks_slot("t"),
     hooks=FAILURE_HOOKS,
@@ -140,8 +151,8 @@ SETTLE_OWN_RUNS = f"""
 WITH taken AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$7")}) AS run WHERE l.ctid = run.at
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
-              l.order_key, now() - make_interval(secs => run.ran) AS started_at, run.kind, run.error, run.seconds,
-              run.retry, run.stops
+              l.order_key, l.ready_at, now() - make_interval(secs => run.ran) AS started_at, run.kind, run.error,
+              run.seconds, run.retry, run.stops
 ), {SETTLE}
 SELECT taken.task_id FROM taken
 """
@@ -151,8 +162,8 @@ WITH taken AS (
     DELETE FROM aaiclick_queue.leases l WHERE l.ctid = ANY(ARRAY(
         SELECT ctid FROM aaiclick_queue.leases WHERE worker_id = $1 LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
-              l.order_key, l.claimed_at AS started_at, 'RELEASED' AS kind, NULL::text AS error, NULL::float8 AS seconds,
-              NULL::text AS retry, false AS stops
+              l.order_key, l.ready_at, l.claimed_at AS started_at, 'RELEASED' AS kind, NULL::text AS error,
+              NULL::float8 AS seconds, NULL::text AS retry, false AS stops
 ), {SETTLE}
 SELECT taken.task_id FROM taken
 """
@@ -190,6 +201,8 @@ def _columns(outcome: Outcome) -> tuple[str, str | None, float | None]:
             return "FAILED", error.text(), None
         case Cancelled(error):
             return "CANCELLED", error.text(), None
+        case Skipped(error):
+            return "SKIPPED", error.text(), None
         case Later(kind, error, seconds, _):
             return kind, error.text(), seconds
         case Lost(error):

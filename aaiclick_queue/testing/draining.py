@@ -12,7 +12,8 @@ from ..settings import Settings
 from .crew import Crew
 
 # Runs of workers that the test has killed are not waited for until their lease has ended; from then on they are,
-# over the loss and the short delay after it. `held` tells what is held and not only that: see `nothing`.
+# over the loss and the short delay after it. `held` tells what is held and not only that: see `nothing`. What has
+# arrived at a gate, or is being cancelled, may have the next tasks of a job start.
 WHAT_IS_LEFT = """
 SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
            SELECT FROM aaiclick_queue.queues q WHERE q.name = r.queue AND q.paused_at IS NOT NULL)) AS ready,
@@ -21,6 +22,10 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
        (SELECT coalesce(string_agg(task_id || '/' || run_epoch, ' ' ORDER BY task_id), '')
         FROM aaiclick_queue.held) AS held,
        EXISTS (SELECT FROM aaiclick_queue.timers WHERE due_at <= now()) AS expired,
+       EXISTS (SELECT FROM aaiclick_queue.arrivals) AS arrived,
+       EXISTS (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN' AND kind = 'cancel_job') AS ending,
+       EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at <= now()
+               AND failing_at IS NULL) AS late,
        EXISTS (SELECT FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
                WHERE coalesce(w.status IN ('LOST', 'STOPPED') OR w.lease_expires_at < now(), true)) AS lost
 """
@@ -35,7 +40,7 @@ class Remainder:
         self._killed = set(killed)
 
     async def nothing(self, crew: Crew) -> bool:
-        """Whether nothing is ready, due or running, and nothing that is held can get in."""
+        """Whether nothing is ready, due, running or about to be, and nothing that is held can get in."""
         left = await self._look(crew)
         if set(left) == {"held"} and not await self._let_in():
             # The same is held as before, so nothing came, went or was freed meanwhile.

@@ -74,7 +74,7 @@ class Record:
         """It has come to its end."""
         self.status, self.result, self.error = status, result, error
 
-    def hook(self, record: Callable[[Spec, NewTask], Record], hook: Mapping[str, str]) -> Record:
+    def hook(self, record: Callable[[Spec, NewTask], Record], hook: Mapping[str, Any]) -> Record:
         """The task that a hook of this one enqueues, told what it came to."""
         spec = self.spec
         status = "RETRYING" if self.status is Status.SCHEDULED else str(self.status)
@@ -82,14 +82,22 @@ class Record:
             str(self.id), spec.entrypoint, spec.name, spec.queue, status, self.attempt, decode_json(self.task.kwargs),
             decode_json(self.result), self.error,
         )  # fmt: skip
-        kwargs = msgspec.json.encode({"ended": told}).decode()
+        ended = {"ended": told} if hook.get("tells", True) else {}
+        kwargs = msgspec.json.encode({**ended, **hook.get("kwargs", {})}).decode()
         following = Spec(hook["entrypoint"], hook.get("queue") or spec.queue, spec.priority, parent_id=self.id)
         return record(following, NewTask(kwargs, correlation_id=self.task.correlation_id))
 
     def row(self) -> dict[str, Any]:
         """The columns that a handle reads."""
         error = self.error.text() if self.error else None
-        return {"id": self.id, "status": self.status, "result": self.result, "error": error, "attempt": self.attempt}
+        return {
+            "id": self.id,
+            "status": self.status,
+            "result": self.result,
+            "error": error,
+            "attempt": self.attempt,
+            "after_gate": None,
+        }
 
     def seen(self) -> SeenTask:
         """As a test sees it."""

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, assert_never, cast
 from ..around import Call, execute_through
 from ..callers import run_sync
 from ..codec import decode_json, encode_json
-from ..context import Current, Services, SyncCurrent, enter
+from ..context import Current, Services, SyncCurrent, enter, how_far, where
+from ..each import definition_of
 from ..errors import QueueError, WrongContext
-from ..flow.enqueue import NewTask, Spec
+from ..flow.enqueue import NewTask, Spec, TakeIds
 from ..flow.execute import Run, Stop, call_plainly, encoded_result, execute, timed_out
+from ..flow.graph import PlannedTask
+from ..growing import Adds, TaskResult, added_alone
 from ..lifespan import Lifespan
 from ..middleware import around_execute
-from ..outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Succeeded
+from ..outcome import Cancelled, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded
 from ..status import Status
 from ..tasks import Task, registry
 from ..transaction import TaskTransaction, close_engines
@@ -35,7 +38,7 @@ class Attempts:
     def __init__(self, client: EagerClient, record: Record) -> None:
         self.client = client
         self.record = record
-        self.definition = registry[record.spec.entrypoint]
+        self.definition = definition_of(registry[record.spec.entrypoint], record.task.kwargs)
         self.raised: Exception | None = None
 
     async def run(self) -> None:
@@ -45,6 +48,7 @@ class Attempts:
             context = EagerCurrent(run, EagerServices(self.client), self)
             run.context = context
             self.raised = None
+            self._added: list[PlannedTask] = []
             try:
                 outcome = await (self._on_loop(run) if needs_loop(self.definition) else self._plainly(run))
             finally:
@@ -55,6 +59,8 @@ class Attempts:
                 await context.run_children()
             else:
                 self._settle(outcome)
+            for one in self._added if self.record.status is Status.COMPLETED else ():
+                await self.client.run(self.client.record(one.spec, one.task))
             for hook in self._hooks(run):
                 await self.client.run(hook)
 
@@ -66,6 +72,8 @@ class Attempts:
                 self.record.ended(Status.FAILED, error=error)
             case Cancelled(error):
                 self.record.ended(Status.CANCELLED, error=error)
+            case Skipped(error):
+                self.record.ended(Status.SKIPPED, error=error)
             case Later(kind, error):
                 self.record.status, self.record.error = Status.SCHEDULED, error
                 if kind != "RETRYING":
@@ -85,7 +93,7 @@ class Attempts:
         if "retry" in names and self.record.attempt < run.claimed.attempt:
             names = set()  # snoozed
         hooks = decode_json(self.record.spec.hooks) or {}
-        return [self.record.hook(self.client.record, hooks[name]) for name in hooks if name in names]
+        return [self.record.hook(self.client.record, hooks[name]) for name in hooks if name.split(".")[0] in names]
 
     async def _on_loop(self, run: Run) -> Outcome | None:
         task = asyncio.create_task(self._attempt(run), name=f"aaiclick-queue eager {self.record.spec.entrypoint}")
@@ -108,10 +116,21 @@ class Attempts:
 
     async def _execute(self, run: Run, watched: Callable[[Call], Call] | None = None) -> Outcome | None:
         if not self.definition.signature.injects:
-            return await execute(run, watched(self._call) if watched else self._call)
-        async with Lifespan(self.client.settings, self.client.resources) as lifespan:
-            call = lifespan.injecting(self.definition, self._call)
+            call = self._adding(run, self._call)
             return await execute(run, watched(call) if watched else call)
+        async with Lifespan(self.client.settings, self.client.resources) as lifespan:
+            call = self._adding(run, lifespan.injecting(self.definition, self._call))
+            return await execute(run, watched(call) if watched else call)
+
+    def _adding(self, run: Run, call: Call) -> Call:
+        async def called(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+            value = await call(function, kwargs)
+            if not isinstance(value, TaskResult):
+                return value
+            self._added = added_alone(run, value, self.client.settings)
+            return value.data
+
+        return called
 
     async def _plainly(self, run: Run) -> Outcome | None:
         # In a context of its own: what `current()` is inside is not what it is after it.
@@ -165,14 +184,16 @@ class EagerCurrent(Current):
         self._client = attempts.client
         self._after_commit: list[Record] = []
 
-    async def progress(self, done: float | dict[str, Any]) -> bool:
+    async def progress(
+        self, done: float | dict[str, Any], total: float | None = None, message: str | None = None
+    ) -> bool:
         """Keep how far the task is."""
-        self._record.progress = decode_json(encode_json(done))
+        self._record.progress = decode_json(encode_json(how_far(done, total, message)))
         return True
 
-    async def checkpoint(self, data: Any) -> bool:
+    async def checkpoint(self, *kept: Any) -> bool:
         """Keep a JSON value from which the next attempt can go on."""
-        self._record.checkpoint = encode_json(data)
+        self._record.checkpoint = encode_json(where(kept)[0])
         return True
 
     async def load_checkpoint(self) -> Any:
@@ -233,8 +254,8 @@ class EagerSyncCurrent(SyncCurrent):
 class EagerTransaction(TaskTransaction):
     """The block's own commit, without the row that a worker would complete in it."""
 
-    async def _complete(self, ended: Ended) -> set[int]:
-        return {ended.task_id}
+    async def _complete(self, adds: Adds, take: TakeIds) -> None:
+        """Nothing: the record is ended when the block is over."""
 
     async def _was_committed(self, error: Exception) -> bool:  # noqa: ARG002
         return False

@@ -22,7 +22,7 @@ from .report import Report
 from .systems import System, ours, peers
 from .venvs import CannotInstall, bin_folder, cache_folder, version_of
 
-KINDS = ("drain", "bulk", "concurrent", "single", "latency", "idle")
+KINDS = ("drain", "bulk", "concurrent", "single", "latency", "jobs", "idle")
 KINDS_OF_PEERS = ("drain", "bulk", "latency")  # unless --only or --full ask for more: it would take too long
 BUSY = 0.3  # load a core
 
@@ -108,18 +108,17 @@ def _steps(system: System, sizes: Sizes, kinds: Sequence[str]) -> Iterator[tuple
             yield f"drain by {processes}", partial(measures.drain, processes=processes)
     if system.app == "bare":
         return
-    if "bulk" in kinds:
-        yield "bulk", measures.bulk
-    if "concurrent" in kinds and system.asynchronous:
-        yield "concurrent", measures.concurrent
-    if "single" in kinds:
-        yield "single", measures.single
-    if "latency" in kinds:
-        yield "latency", measures.latency
-        if sizes.quiet_latencies:
-            yield "latency after quiet", measures.quiet_latency
-    if "idle" in kinds:
-        yield "idle", measures.idle
+    steps = {"bulk": measures.bulk, "concurrent": measures.concurrent, "single": measures.single}
+    steps |= {"latency": measures.latency, "jobs": measures.jobs, "idle": measures.idle}
+    if not system.asynchronous:
+        del steps["concurrent"]
+    if system.app != "ours":
+        del steps["jobs"]
+    for name, step in steps.items():
+        if name in kinds:
+            yield name, step
+    if "latency" in kinds and sizes.quiet_latencies:
+        yield "latency after quiet", measures.quiet_latency
 
 
 def _measure(fresh: AbstractContextManager[Place], step: Callable[[Place], Figures], name: str, report: Report) -> None:

@@ -23,6 +23,16 @@ DATABASE_RATE = """
 SELECT (count(*) / extract(epoch FROM max(finished_at) - min(started_at)))::float8
 FROM aaiclick_queue.tasks WHERE status = 'COMPLETED'
 """
+# From the first start to the end, without the enqueue.
+JOB_RATE = """
+SELECT (g.total / extract(epoch FROM j.finished_at - j.started_at))::float8
+FROM aaiclick_queue.jobs j JOIN aaiclick_queue.gates g ON g.id = j.id ORDER BY j.id DESC LIMIT 1
+"""
+HOPS = """
+SELECT percentile_cont({cut}) WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM hop.took))::float8 FROM (
+    SELECT t.started_at - lag(t.finished_at) OVER (ORDER BY t.started_at) AS took
+    FROM aaiclick_queue.tasks t WHERE t.job_id = (SELECT max(id) FROM aaiclick_queue.jobs)) AS hop
+"""
 
 
 class Sizes(NamedTuple):
@@ -42,6 +52,8 @@ QUICK = Sizes()
 FULL = Sizes(share=5, processes=(1, 2, 4), latencies=1000, quiet_latencies=60, idle_seconds=30, rounds=3)
 TINY = Sizes(share=0.01, processes=(1,), latencies=5, idle_seconds=0.2)
 WIDTH = 50
+WIDE, DEEP = 20_000, 300
+CUTS = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 def drain(place: Place, sizes: Sizes, processes: int) -> Figures:
@@ -112,6 +124,15 @@ def _latency(place: Place, name: str, count: int, gap_ms: int) -> Figures:
     ms = sorted(late / 1e6 for late in tally.lates(place.folder)[warm:])
     cuts = statistics.quantiles(ms, n=100, method="inclusive")
     return {f"{name} p50": cuts[49], f"{name} p90": cuts[89], f"{name} p99": cuts[98], f"{name} max": ms[-1]}
+
+
+def jobs(place: Place, sizes: Sizes) -> Figures:
+    """A job of one task, then many, then one that takes all results; and a chain, from each end to the next start."""
+    with _workers(place, 1):
+        seconds = _seconds(place.ask("wide", max(100, int(WIDE * min(sizes.share, 5)))))
+        figures = {"job seconds with enqueue": seconds, "job": place.value(JOB_RATE)}
+        place.ask("deep", max(10, int(DEEP * min(sizes.share, 1))))
+        return figures | {f"hop {name}": place.value(HOPS.format(cut=cut)) for name, cut in CUTS.items()}
 
 
 def idle(place: Place, sizes: Sizes) -> Figures:

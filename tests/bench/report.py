@@ -58,7 +58,8 @@ class Report:
         """The table, how each system was run, and what became of the others."""
         processes = self._sizes.processes
         heads = ["", *(f"drain, {n} proc /s" for n in processes), "bulk enqueue /s", "50 at once /s", "one by one /s"]
-        heads += ["latency p50 / p90 / p99 / max ms", "after 0.5 s of quiet ms", "WAL B/task", "idle CPU %", "RSS MB"]
+        heads += ["latency p50 / p90 / p99 / max ms", "after 0.5 s of quiet ms", "1 → n → 1 job /s"]
+        heads += ["hop in a chain ms", "WAL B/task", "idle CPU %", "RSS MB"]
         rows = [self._row(name, processes) for name in self._tuned]
         used = [i for i in range(len(heads)) if i == 0 or any(row[i] != "–" for row in rows)]
         lines = [
@@ -79,7 +80,9 @@ class Report:
         wal = self._cell(name, f"wal {processes[0]}")
         enqueues = [self._cell(name, way) for way in ("bulk", "concurrent", "single")]
         latencies = [self._latencies(name, way) for way in ("latency", "quiet latency")]
-        return [name, *drains, *enqueues, *latencies, wal, self._cell(name, "idle cpu", 2), self._cell(name, "rss")]
+        jobs = [self._cell(name, "job"), self._latencies(name, "hop")]
+        idle = [self._cell(name, "idle cpu", 2), self._cell(name, "rss")]
+        return [name, *drains, *enqueues, *latencies, *jobs, wal, *idle]
 
     def _cell(self, name: str, figure: str, digits: int = 0) -> str:
         values = self._figures[name].get(figure)

@@ -30,7 +30,8 @@ def test_a_tiny_run_takes_every_figure_of_ours(databases: Databases, tmp_path: P
     [file] = tmp_path.iterdir()
     result = json.loads(file.read_text())
     drain = {"drain 1", "wal 1"}
-    whole = drain | {"drain 1 by the database's times", "idle cpu", "rss"} | ENQUEUES | LATENCIES
+    jobs = {"job", "job seconds with enqueue"} | {f"hop {cut}" for cut in ("p50", "p90", "p99", "max")}
+    whole = drain | jobs | {"drain 1 by the database's times", "idle cpu", "rss"} | ENQUEUES | LATENCIES
     assert result["trouble"] == []
     assert {name: set(figures) for name, figures in result["figures"].items()} == {
         "aaiclick-queue, Redis": whole,

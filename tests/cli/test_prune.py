@@ -11,6 +11,7 @@ from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
 from tests.cli.conftest import Invoke
+from tests.dag.test_prune_jobs import finished as finished_job
 from tests.flow.test_prune import add_day, ended
 
 
@@ -66,6 +67,8 @@ def test_another_policy_can_be_given(invoke: Invoke) -> None:
         "completed": 2,
         "failed": 1,
         "cancelled": 0,
+        "jobs": 0,
+        "tasks_of_jobs": 0,
         "days": ["events_20200101"],
         "days_left": [],
     }
@@ -76,3 +79,17 @@ def test_a_policy_that_says_nothing_clear_is_refused(invoke: Invoke, given: tupl
     ran = invoke("prune", "--yes", *given)
     assert ran.exit_code == 2
     assert given[0] in ran.stderr
+
+
+def test_jobs_are_counted_with_their_tasks(invoke: Invoke, settings: Settings) -> None:
+    async def fill() -> None:
+        async with Database(settings, size=1) as db:
+            for _ in range(2):
+                await finished_job(db, days=7.5)
+
+    asyncio.run(fill())
+    said = "would prune 0 finished tasks and 2 finished jobs with 12 tasks\n"
+    assert invoke("prune", "--dry-run").stdout == said
+    assert "Prune 0 finished tasks and 2 finished jobs with 12 tasks?" in invoke("prune").stderr
+    assert invoke("prune", "--yes").stdout == said.replace("would prune", "pruned")
+    assert invoke("prune", "--yes").stdout == "pruned 0 finished tasks\n"

@@ -7,9 +7,9 @@ import json
 
 from aaiclick_queue import connect
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.queue_views import COUNT_LIMIT, list_queues
 from aaiclick_queue.settings import Settings
 from aaiclick_queue.tasks import enqueue
-from aaiclick_queue.views import COUNT_LIMIT, list_queues
 from tests.cli.cli_tasks import add
 from tests.cli.conftest import Invoke
 

@@ -17,8 +17,8 @@ from aaiclick_queue.cli.frame import SORTS, Seen, draw_frame, sorted_queues, spa
 from aaiclick_queue.cli.topping import Top
 from aaiclick_queue.glance import Glance, History, take_glance
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.queue_views import QueueView, WorkerView
 from aaiclick_queue.settings import Settings
-from aaiclick_queue.views import QueueView, WorkerView
 from tests.cli.conftest import Invoke
 from tests.cli.running import PROJECT, command, environment, program, run, worker
 from tests.cli.terminal import Terminal

@@ -7,6 +7,8 @@ import fcntl
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from aaiclick_queue import current, task
@@ -36,19 +38,33 @@ async def tick(seconds: float = 0.0) -> int:
 @task(queue="narrow", max_attempts=100)
 async def sit(seconds: float) -> None:
     """Take one of the seats there are, which only the end of this code or of its process sets free."""
-    folder = Path(os.environ[RUNS_FILE]).parent
-    for number in range(SEATS):
-        seat = (folder / f"seat-{number}").open("w")
-        try:
-            fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            seat.close()
-            continue
-        with seat:
-            _note(f"seat-{number}")
+    with _seat("seat", SEATS) as got:
+        if got:
             await asyncio.sleep(seconds)
-        return
-    _note("no-seat")
+
+
+@task(queue="narrow", max_attempts=100)
+async def share(seconds: float, rooms: dict[str, int]) -> None:
+    """Take a seat in each of these rooms, which have so many."""
+    with ExitStack() as held:
+        if all(held.enter_context(_seat(room, seats)) for room, seats in rooms.items()):
+            await asyncio.sleep(seconds)
+
+
+@contextmanager
+def _seat(room: str, seats: int) -> Iterator[bool]:
+    folder = Path(os.environ[RUNS_FILE]).parent
+    for number in range(seats):
+        with (folder / f"{room}-{number}").open("w") as seat:
+            try:
+                fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            _note(f"{room}-{number}")
+            yield True
+            return
+    _note(f"no-{room}")
+    yield False
 
 
 @task

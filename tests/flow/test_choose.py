@@ -11,7 +11,7 @@ from aaiclick_queue.flow.choose import Candidate, Chosen, Known, Lane, Limit, ch
 
 SOME_LIMITS = st.lists(
     st.tuples(
-        st.sampled_from([("queue", "a"), ("queue", "b"), ("task", "mod.f"), ("key", "k1")]),
+        st.sampled_from([("queue", "a"), ("queue", "b"), ("task", "mod.f"), ("key", "k1"), ("job", "1001")]),
         st.sampled_from(["running", "rate", "pause"]),
         st.booleans(),
         st.integers(0, 4),
@@ -25,10 +25,13 @@ SOME_LANES = st.dictionaries(
         entrypoint=st.sampled_from(["", "mod.f"]),
         key=st.sampled_from(["", "k1", "k2"]),
         chain=st.sampled_from(["", "o1"]),
+        crowd=st.sampled_from(["", "1001", "1001/1001=3", "1001/1001=3/1002=2", "1001/1001=3/1003=1", "1004/1005=2"]),
     ),
     st.integers(1, 5),
     max_size=8,
 )
+
+CAPS = {1001: 3, 1002: 2, 1003: 1, 1005: 2}  # those of the crowds above
 
 
 def limit(number: int, scope: str, name: str, kind: str = "running", *, n: int = 1, per_key: bool = False) -> Limit:
@@ -61,7 +64,7 @@ def test_no_slot_is_given_out_more_often_than_there_are_places(
     chosen = chosen_of(lanes, limits, most=most)
     assert len(chosen) <= most
     taken = Counter((slot.limit_id, slot.key) for one in chosen for slot in one.slots)
-    allowed = {one.id: one.n for one in limits} | {0: 1}
+    allowed = {one.id: one.n for one in limits} | {0: 1} | CAPS
     assert all(count <= allowed[limit_id] for (limit_id, _), count in taken.items())
     assert len({one.task_id for one in chosen}) == len(chosen)
 
@@ -137,6 +140,18 @@ def test_fair_turns_stop_when_the_window_is_full() -> None:
     lane = Lane("a", "", "k", "")
     slots = {lane: needed(lane, {1: fair}, known)}
     assert len(choose({lane: [Candidate(0, n, n) for n in range(9)]}, slots, {1: fair}, most=100)) == 2
+
+
+def test_caps_of_groups_in_a_job_are_shared_by_all_its_lanes() -> None:
+    inner, outer, whole = (Lane("a", "", "", "", f"7/{crowd}") for crowd in ("7=4/8=3/9=1", "7=4/8=3", "7=4"))
+    chosen = [one.task_id for one in chosen_of({inner: 3, outer: 3, whole: 3}, [])]
+    assert chosen == [1, 4, 5, 7], "one of the inner group, three in all of the outer one, four of the job"
+
+
+def test_a_paused_job_keeps_its_tasks_and_no_others() -> None:
+    paused, capped, other = (Lane("a", "", "", "", crowd) for crowd in ("7", "7/7=5", "8/8=5"))
+    chosen = [one.task_id for one in chosen_of({paused: 2, capped: 2, other: 2}, [limit(1, "job", "7", "pause", n=0)])]
+    assert chosen == [5, 6]
 
 
 def test_one_of_a_strict_order_gets_in_and_then_only_the_one_that_holds_it() -> None:

@@ -31,6 +31,7 @@ from aaiclick_queue import (
     handle,
     sync,
     task,
+    writing,
 )
 from aaiclick_queue import client as client_module
 from aaiclick_queue.errors import (
@@ -415,7 +416,7 @@ async def test_a_caller_that_gives_up_while_a_culprit_is_searched_fails_nobody(c
     group = [Waiting(spec, NewTask(text), loop.create_future()) for text in ("{}", "no JSON", "{}", "{}")]
     group[0].written.cancel()
     group[1].written.cancel()
-    await client._write_one_by_one({spec: group})
+    await client._writer._write_one_by_one({spec: group})
     assert [waiting.written.result() > 0 for waiting in group[2:]] == [True, True]
 
 
@@ -463,7 +464,7 @@ async def test_a_frozen_postgres_is_an_error_within_the_time_that_was_set(
     wired: tuple[Proxy, Client], way: str
 ) -> None:
     proxy, client = wired
-    client.settings = changed(client.settings, enqueue_timeout_seconds=0.3)
+    client._writer._settings = changed(client.settings, enqueue_timeout_seconds=0.3)
     proxy.freeze()
     async with asyncio.timeout(4):  # less than what a single statement may take
         with pytest.raises(PostgresUnavailable, match=r"not enqueued within 0.3 s"):
@@ -491,7 +492,7 @@ async def test_a_keyed_enqueue_whose_task_has_ended_before_it_asks_again_is_writ
 ) -> None:
     proxy, client = wired
     worker_id = await register_worker(db)
-    monkeypatch.setattr(client_module, "RETRY_SECONDS", 1.0)  # time for the task to end
+    monkeypatch.setattr(writing, "RETRY_SECONDS", 1.0)  # time for the task to end
     proxy.break_at(b"COMMIT;", carried_out=True)
     enqueueing = asyncio.create_task(enqueue_by("keyed", client))
     await until(lambda: marked(db))

@@ -122,6 +122,27 @@ async def test_a_failure_with_attempts_left_is_no_giving_up(client: Client, quic
     assert [name for name, _ in heard] == ["failure"]
 
 
+async def test_several_hooks_are_told_of_one_end_each_once_and_each_with_its_own_arguments(db: Database) -> None:
+    first = {"entrypoint": "hooks.first", "kwargs": {"channel": "ops"}}
+    second, third = {"entrypoint": "hooks.second"}, {"entrypoint": "hooks.third", "kwargs": {"n": 3}, "tells": False}
+    run = await leased(db, **hooked(failure=first, **{"failure.2": second, "failure.3": third}))
+    assert await end(db, run, Failed(Error("ValueError")))
+    assert await enqueued(db) == ["first", "second", "third"]
+    told = {one["entrypoint"]: json.loads(one["kwargs"]) for one in await rows(db, "tasks") if one["id"] != run.task_id}
+    assert told["hooks.first"]["channel"] == "ops"
+    assert told["hooks.first"]["ended"]["id"] == told["hooks.second"]["ended"]["id"] == str(run.task_id)
+    assert set(told["hooks.second"]) == {"ended"}
+    assert told["hooks.third"] == {"n": 3}
+
+
+async def test_options_take_several_hooks(client: Client, quick: Settings) -> None:
+    async with running_worker(quick, queues={"default": 1, "alerts": 1}):
+        both = pay.options(on_success=[succeeded, failed])
+        assert await (await both.enqueue(7, client=client)).result(timeout=30) == 7
+        await until(lambda: len(heard) == 2)
+    assert sorted(name for name, _ in heard) == ["failure", "success"]
+
+
 async def test_a_hook_goes_to_its_own_queue_and_inherits_the_rest(db: Database) -> None:
     run = await leased(
         db,

@@ -14,9 +14,10 @@ from aaiclick_queue import Client, Settings, sync
 from aaiclick_queue.callers import caller_transaction
 from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
 from aaiclick_queue.flow.admit import Admission
+from aaiclick_queue.flow.filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_PAGE
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.move import move_tasks
-from aaiclick_queue.flow.operate import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_PAGE, make_operation, work_once
+from aaiclick_queue.flow.operate import make_operation, work_once
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_WAITING
 from aaiclick_queue.operations import (
@@ -195,7 +196,7 @@ async def test_whatever_was_there_belongs_to_it_though_its_id_is_ahead_of_the_cl
 async def test_an_operation_goes_on_where_a_crash_has_left_it(db: Database) -> None:
     await put(db, count=10, queue="mail")
     operation = await make_operation(db, "cancel", {"queue": "mail"}, {}, by="me")
-    for _ in range(4):  # held and delayed are empty, then two pages of ready
+    for _ in range(5):  # gates, held and delayed are empty, then two pages of ready
         worked = await work_once(db, operation, limit=3)
         assert worked
         assert worked.status == "OPEN"

@@ -294,7 +294,7 @@ async def test_the_front_waits_for_what_ran_a_while(db: Database) -> None:
     await pruner.prune_once()
     assert await left(db) == {one}
     await make_old(db, [one], 0.02)
-    pruner._sweep.over_at = 1e12  # the front alone
+    pruner._sweeps[0].over_at = 1e12  # the front alone
     await pruner.prune_once()
     assert await left(db) == set()
 

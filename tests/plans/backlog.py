@@ -47,7 +47,47 @@ _SLOTS = """
 INSERT INTO aaiclick_queue.slots (task_id, limit_id, key, seconds, ends_at)
 SELECT -i, -1, format('tenant %s', i % 100), 3600, now() + interval '1 hour' FROM generate_series(1, 5000) AS i
 """
-FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS)
-HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers", "held", "slots")
+# Jobs of others, open and ended, each with a group of some tasks that wait for a gate, and a gate behind the group.
+JOBS, WIDTH, FIRST_JOB = 20_000, 10, 10_000_000
+LAST_JOB = FIRST_JOB + 100 * JOBS
+_JOBS = f"""
+INSERT INTO aaiclick_queue.jobs (id, name, status, finished_at, deadline_at)
+SELECT {FIRST_JOB} + 100 * j, 'a job', CASE WHEN j % 2 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END,
+       CASE WHEN j % 2 = 1 THEN now() END, now() + interval '1 day'
+FROM generate_series(1, {JOBS}) AS j
+"""
+_GROUPS = f"""
+INSERT INTO aaiclick_queue.groups (id, job_id, name) SELECT id + 1, id, 'a group' FROM aaiclick_queue.jobs
+WHERE id <= {LAST_JOB}
+"""
+_JOB_TASKS = f"""
+INSERT INTO aaiclick_queue.tasks (id, job_id, group_id, member_gate, wait_gate, queue, entrypoint, kwargs, status)
+SELECT j.id + 10 + n, j.id, j.id + 1, j.id + 1, j.id + 2, 'default', 'shop.mail.send', '{{}}',
+       CASE j.status WHEN 'COMPLETED' THEN 'COMPLETED' END
+FROM aaiclick_queue.jobs j, generate_series(1, {WIDTH}) AS n WHERE j.id <= {LAST_JOB}
+"""
+_GATES = f"""
+INSERT INTO aaiclick_queue.gates (id, job_id, parent_id, total, remaining, kind, rule, state)
+SELECT j.id + g.n, j.id, CASE g.n WHEN 1 THEN j.id END, {WIDTH}, CASE j.status WHEN 'RUNNING' THEN {WIDTH} ELSE 0 END,
+       g.kind, 'whole', CASE j.status WHEN 'RUNNING' THEN 'WAITING' ELSE 'OPEN' END
+FROM aaiclick_queue.jobs j, (VALUES (0, 'JOB'), (1, 'GROUP'), (2, 'WAIT'), (3, 'WAIT')) AS g(n, kind)
+WHERE j.id <= {LAST_JOB}
+"""
+_EDGES = f"""
+INSERT INTO aaiclick_queue.gate_edges (gate_id, next_gate_id) SELECT id + 1, id + 3 FROM aaiclick_queue.jobs
+WHERE id <= {LAST_JOB}
+"""
+_DEPENDENCIES = f"""
+INSERT INTO aaiclick_queue.dependencies (job_id, previous_id, previous_type, next_id, next_type)
+SELECT t.job_id, t.job_id + 1, 'group', t.id, 'task' FROM aaiclick_queue.tasks t WHERE t.job_id <= {LAST_JOB}
+"""
+_WAITING = f"""
+INSERT INTO aaiclick_queue.waiting (gate_id, task_id)
+SELECT t.wait_gate, t.id FROM aaiclick_queue.tasks t WHERE t.job_id <= {LAST_JOB} AND t.status IS NULL
+"""
+OF_JOBS = (_JOBS, _GROUPS, _JOB_TASKS, _GATES, _EDGES, _DEPENDENCIES, _WAITING)
+FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS, *OF_JOBS)
+JOB_TABLES = ("jobs", "groups", "dependencies", "gates", "gate_edges", "waiting", "arrivals")
+HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers", "held", "slots", *JOB_TABLES)
 # So that nobody refreshes the statistics behind the test's back.
 NO_AUTOVACUUM = tuple(f"ALTER TABLE aaiclick_queue.{table} SET (autovacuum_enabled = off)" for table in HOT_TABLES)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import time
 from collections.abc import Callable, Sequence
+from types import ModuleType
 
 from aaiclick_queue import flags, flow
 from aaiclick_queue.flow import (
@@ -18,6 +21,7 @@ from aaiclick_queue.flow import (
     enqueue,
     fenced,
     heartbeat,
+    plan_rows,
     prune,
     reaper,
     relay,
@@ -35,6 +39,7 @@ from aaiclick_queue.spec import DedupeMode
 from aaiclick_queue.streams import Streams
 from aaiclick_queue.waiting import FINISHED
 from tests.plans.explain import Explained, ExplainingDatabase
+from tests.plans.job_rounds import JobRound
 
 SPEC = Spec("shop.mail.send", "default", priority=5)
 LEASE_SECONDS = 86400
@@ -56,6 +61,21 @@ COLD = {
     "retry.": "by hand",
     "move.": "by hand",
     "wanted.": "by hand, counts ten thousand",
+    "attach.ADOPT_ALL": "by hand, at a clear: the gates of one job",
+    "attach.CONTINUED": "for choices behind a continued task, by id",
+    "cycles.WRITTEN_AFTERS": "for an add behind written nodes: reads that job",
+    "cycles.WRITTEN_RETURNS": "for an add behind written nodes: reads that job",
+    "resolve.DROP_ORPHANS": "only where a gate is gone: a page of arrivals",
+    "submit.EMPTY_GROUPS": "for an add behind written groups, by id",
+    "filter_pages.": "by hand, a page of a thousand at a time",
+    "job_control.": "by hand, one row",
+    "job_graph.": "by hand, all of one job",
+    "job_retry.": "by hand",
+    "clear.": "by hand",
+    "reset.": "by hand, a page of ten thousand of one job at a time",
+    "sweep_gates.": "once a minute, a page of gates",
+    "attach.ARRIVE_NOW": "for an id that was drawn by a clock behind",
+    "resolve.LOOK_AGAIN": "when a page is full, or somebody holds a job",
 }
 
 
@@ -64,7 +84,7 @@ def _statements() -> dict[str, str]:
     found = {"waiting.FINISHED": FINISHED}
     for info in pkgutil.iter_modules(flow.__path__):
         module = importlib.import_module(f"{flow.__name__}.{info.name}")
-        for name, value in vars(module).items():
+        for name, value in _made_in(module).items():
             several = value if isinstance(value, tuple) else (value,)
             for at, sql in enumerate(several):
                 if name[0] != "_" and isinstance(sql, str) and STATEMENT.match(sql) and sql not in found.values():
@@ -72,11 +92,22 @@ def _statements() -> dict[str, str]:
     return found
 
 
+def _made_in(module: ModuleType) -> dict[str, object]:
+    """The constants of a module without those that it has from others."""
+    made = (node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.Assign))
+    names = [target.id for node in made for target in node.targets if isinstance(target, ast.Name)]
+    return {name: getattr(module, name) for name in names}
+
+
 # Not the pieces that statements are made of: those begin otherwise, or have braces left to fill.
 STATEMENT = re.compile(r"\s*(SELECT|WITH|INSERT|UPDATE|DELETE)\b(?!.*\{[a-z_]+\}).*\baaiclick_queue\.", re.DOTALL)
 FLOW = {name: sql for name, sql in _statements().items() if name not in COLD and f"{name.split('.')[0]}." not in COLD}
 # What runs on connections of the application's kind: its own enqueues, and the end of current().transaction().
-APPLICATION = {"enqueue.ENQUEUE": enqueue.ENQUEUE, "complete.COMPLETE_SUCCEEDED": complete.COMPLETE_SUCCEEDED}
+APPLICATION = {
+    "enqueue.ENQUEUE": enqueue.ENQUEUE,
+    "complete.COMPLETE_SUCCEEDED": complete.COMPLETE_SUCCEEDED,
+    "plan_rows.INSERT_TASKS": plan_rows.INSERT_TASKS,
+}
 STATEMENTS = [*FLOW, *(f"{name} for an application" for name in APPLICATION)]
 KEYED: list[tuple[DedupeMode, float | None]] = [
     ("replace", None),
@@ -111,6 +142,7 @@ class Round:
         claimed = await self._claim()
         await self._run_and_complete(claimed)
         await self._admit()
+        await JobRound(self._flow, self._application, self._take, worker_id=self._worker_id, batch=self._batch).run()
         await self._reap()
         await self._cancel()
         await self._leave()

@@ -15,7 +15,7 @@ from aaiclick_queue.fleet.file import read
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.flow.reaper import ensure_partitions
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.views import list_queues
+from aaiclick_queue.queue_views import list_queues
 from tests.plans.explain import Node
 from tests.project.deployables import FLEET, PROJECT
 from tests.project.test_kubernetes import scaled

@@ -26,6 +26,7 @@ from aaiclick_queue import (
     Status,
     TaskCancelled,
     TaskFailed,
+    TaskResult,
     as_completed,
     current,
     gather,
@@ -219,6 +220,21 @@ def plain_parent() -> int:
     assert asyncio.run(asyncio.sleep(0, "a def task may have a loop of its own")) is not None
     double.delay(7)
     return current().sync.enqueue(double_plainly, 3).get() + current().sync.enqueue(double, 1).get()
+
+
+@task
+async def adds_two(n: int) -> Any:
+    assert await current().progress(1, 2, "adding")
+    assert await current().checkpoint("phase", n)
+    assert await current().load_checkpoint() == {"phase": "phase", "data": n}
+    return TaskResult(data=n, tasks=[double.node(n), double.options(queue="other").node(n + 1)])
+
+
+async def test_what_a_task_result_adds_runs_after_it(eager: Eager) -> None:
+    added = await adds_two.enqueue(5)
+    assert await added.result() == 5
+    assert calls == [5, 6]
+    assert [one.queue for one in eager.tasks(double)] == ["default", "other"]
 
 
 async def test_current_works_and_children_run_in_line_once(eager: Eager) -> None:

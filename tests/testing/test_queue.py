@@ -81,7 +81,7 @@ async def test_what_is_not_due_is_left_until_time_has_passed(queue: QueueUnderTe
 
 
 async def test_a_drain_can_go_on_until_something_is_true(queue: QueueUnderTest) -> None:
-    await greet.options(countdown=0.3).enqueue("late")
+    await greet.options(countdown=3).enqueue("late")  # later than any drain takes that finds nothing
     assert await queue.drain() == []
     await queue.drain(until=lambda: "late" in ran)
     await greet.options(countdown=0.1).enqueue("later")

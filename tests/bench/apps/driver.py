@@ -1,5 +1,7 @@
 """The command line that every measured system answers to: `setup`, `bulk`, `single`, `concurrent`, `latency`, `work`.
 
+Ours also to `wide` and `deep`, which are jobs.
+
 Standard library alone, because it is imported in every peer's venv.
 """
 
@@ -70,6 +72,8 @@ async def _measure(open_producer: Open, command: str, count: int, other: int = 0
             case "concurrent":
                 await _at_once(producer, count // 10, other)
                 return await _timed(_at_once(producer, count, other))
+            case "wide" | "deep":
+                return await _timed(getattr(producer, command)(count))
             case "latency":
                 return await _spaced(producer, count, gap_seconds=other / 1000)
     raise SystemExit(f"{command!r} is no command of the benchmark's drivers")

@@ -1,0 +1,32 @@
+"""What a check of the doctor is: an invariant, as SQL that gives what breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from .flow.place import in_line
+from .settings import Settings
+
+LIMIT = 1000  # a check counts at most so many: enough to know
+
+# Looked up by key per task `t`: a join over whole tables would take minutes where millions wait.
+WAITS_AT_GATE = "EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = t.wait_gate AND w.task_id = t.id)"
+IS_ON_ITS_WAY = f"""(EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}))"""
+
+
+class Check(msgspec.Struct, frozen=True):
+    """An invariant: a statement that gives the ids of rows that break it."""
+
+    name: str
+    sql: str
+    detail: str
+    fix: str
+    arguments: Callable[[Settings], Sequence[Any]] = lambda _: ()
+    # Something that another transaction holds at this moment looks broken: what is broken is so in a second look too.
+    twice: bool = False

@@ -1,0 +1,60 @@
+"""What is asked for of a job: the options of `@job(...)` and of one enqueue, checked as soon as they are given."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+import msgspec
+
+from .errors import BadJob
+from .spec import CHECKS, DedupeMode, Hooks, hooks_text, truth, whole
+
+
+class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of a job; queue and priority are those of its tasks that name none themselves."""
+
+    name: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    timeout: float | None = None
+    max_parallel: int | None = None
+    fail_fast: bool | None = None
+    on_success: Hooks | None = None
+    on_failure: Hooks | None = None
+    metadata: dict[str, Any] | None = None
+    correlation_id: str | None = None
+    dedupe_key: str | None = None
+    dedupe: DedupeMode | None = None
+    dedupe_until: float | None = None
+
+    @classmethod
+    def given(cls, options: Mapping[str, Any]) -> Self:
+        """Options from keywords; what cannot work is refused by name."""
+        known = cls.__struct_fields__
+        for name in options:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+                raise BadJob(f"unknown option {name!r} of a job: {hint}")
+        checked = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
+        if checked.get("dedupe", "raise") not in ("raise", "skip"):
+            raise BadJob(f"dedupe={checked['dedupe']!r}: a job's key can raise or skip")
+        return cls(**checked)
+
+    def over(self, below: JobOptions) -> JobOptions:
+        """These options where they are set, `below` where they are not."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+        return msgspec.structs.replace(below, **given)
+
+    def hooks(self) -> str | None:
+        """What its end enqueues, as JSON."""
+        return hooks_text({"success": self.on_success, "failure": self.on_failure})
+
+
+_CHECKS: dict[str, Any] = {
+    **{name: CHECKS[name] for name in JobOptions.__struct_fields__ if name in CHECKS},
+    "max_parallel": whole(1, 2**31 - 1),
+    "fail_fast": truth,
+}

@@ -1,0 +1,140 @@
+"""Nodes that are added to a job wait for others of it whatever those have come to, and every tie between them stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from aaiclick_queue.errors import UnknownJob
+from aaiclick_queue.flow.enqueue import id_source
+from aaiclick_queue.flow.graph import Plan, PlannedGroup, Previous
+from aaiclick_queue.flow.submit import Adding, add_to_job
+from aaiclick_queue.outcome import Outcome, Succeeded
+from aaiclick_queue.postgres import Database
+from tests.dag.hands import FAILS, SKIPS, WELL, Hands, add, settle, statuses
+from tests.dag.written import planned
+from tests.planned import Job
+
+
+async def edges(db: Database) -> set[tuple[int, int]]:
+    rows = await db.fetch("SELECT gate_id, next_gate_id FROM aaiclick_queue.gate_edges")
+    return {(row["gate_id"], row["next_gate_id"]) for row in rows}
+
+
+async def wait_gate(db: Database, task_id: int) -> int:
+    return int(await db.fetchval("SELECT wait_gate FROM aaiclick_queue.tasks WHERE id = $1", task_id))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(WELL, "QUEUED"), (FAILS, "UPSTREAM_FAILED"), (SKIPS, "SKIPPED")],
+    ids=["well", "fail", "skip"],
+)
+@pytest.mark.parametrize("behind", [0, 1, 2])
+@pytest.mark.parametrize("folded", [True, False])
+async def test_a_task_that_is_added_behind_one_that_has_ended_hears_of_its_end_once(
+    db: Database, outcome: Outcome, status: str, behind: int, folded: bool
+) -> None:
+    job = Job()
+    first, other = job.task(), job.task()
+    for _ in range(behind):
+        job.task(first, rule="all_done")
+        job.task(first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=outcome)
+    if folded:
+        await settle(db)
+    late, later = await add(db, Adding(job.id), planned(901, after=[job[first]]), planned(902, after=[job[first]]))
+    await settle(db)
+    found = await statuses(db, job.id)
+    assert {found[late], found[later]} == {status}
+    assert (job[first], await wait_gate(db, late)) in await edges(db)
+    await hands.end(job[other])
+    await hands.run()
+    assert not await db.fetch("SELECT FROM aaiclick_queue.gates WHERE remaining <> 0")
+
+
+async def test_a_gate_whose_id_lies_behind_the_cursor_of_what_it_waits_for_is_told_at_once(db: Database) -> None:
+    job = Job()
+    first, other = job.task(), job.task()
+    job.tasks(2, first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first])
+    await settle(db)
+    await db.fetch("UPDATE aaiclick_queue.gates SET edge_cursor = 9223372036854775807 WHERE id = $1", job[first])
+    before = (await id_source(db)).take(10)
+    group = PlannedGroup(number=900, name="g", previous=[Previous(job[first])])
+    async with db.transaction() as tx:
+        made = await add_to_job(tx, Adding(job.id), Plan([planned(901, group=900)], [group]), lambda n: before[:n])
+    await settle(db)
+    assert (await statuses(db, job.id))[made.ids[901]] == "QUEUED"
+    await hands.take(job[other])
+    await hands.run()
+
+
+@pytest.mark.parametrize("choices", [(), ("?true",)])
+@pytest.mark.parametrize("behind", [0, 1, 2])
+@pytest.mark.parametrize("ends", ["before", "after"])
+async def test_a_task_that_is_added_behind_one_that_others_continue_waits_for_those(
+    db: Database, choices: tuple[str, ...], behind: int, ends: str
+) -> None:
+    job = Job()
+    first, other = job.task(), job.task()
+    job.tasks(behind, first)
+    if behind == 2:
+        job.task(first, rule="all_done")
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    [more] = await hands.continue_by(job[first], job.id, planned(900))
+    await settle(db)
+    await hands.take(more)
+    if ends == "before":
+        await hands.end(more)
+        await settle(db)
+    [late] = await add(db, Adding(job.id), planned(901, after=[Previous(job[first], choices=choices)]))
+    await settle(db)
+    if ends == "after":
+        assert (await statuses(db, job.id))[late] == "PENDING"
+        await hands.end(more)
+        await settle(db)
+    assert (await statuses(db, job.id))[late] == "QUEUED"
+    await hands.run()
+    assert not await db.fetch("SELECT FROM aaiclick_queue.gates WHERE remaining <> 0")
+    assert job[other]
+
+
+async def test_a_branch_that_is_added_behind_a_task_that_has_ended_goes_by_its_result(db: Database) -> None:
+    job = Job()
+    first, _ = job.task(), job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=Succeeded("false"))
+    yes, no = await add(
+        db,
+        Adding(job.id),
+        planned(901, after=[Previous(job[first], choices=("?true",))]),
+        planned(902, after=[Previous(job[first], choices=("?false",))]),
+    )
+    await settle(db)
+    found = await statuses(db, job.id)
+    assert (found[yes], found[no]) == ("SKIPPED", "QUEUED")
+    await hands.run()
+
+
+async def test_a_node_of_another_job_is_refused(db: Database) -> None:
+    one, other = Job(), Job()
+    stranger = one.task()
+    group = one.group()
+    one.task(group=group)
+    other.task()
+    await one.submit(db)
+    await other.submit(db)
+    for previous in (Previous(one[stranger]), Previous(one[group], "group"), Previous(4711)):
+        with pytest.raises(UnknownJob, match="give one of this job's"):
+            await add(db, Adding(other.id), planned(901, after=[previous]))
+    await (await Hands.register(db)).run()

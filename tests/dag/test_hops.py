@@ -1,0 +1,42 @@
+"""The hop from one task of a job to the next."""
+
+from __future__ import annotations
+
+import pytest
+
+from aaiclick_queue import Settings, task
+from aaiclick_queue.flow.limits import NewLimit, set_limit
+from aaiclick_queue.flow.resolve import Resolver
+from aaiclick_queue.postgres import Database
+from tests.dag.hands import Hands
+from tests.dag.written import ended, planned, write_job
+from tests.planned import Job
+from tests.tools import ENTRYPOINT, running_worker
+
+
+@task
+async def link(number: int) -> int:
+    return number
+
+
+async def test_a_pass_says_whether_somebody_has_to_be_let_in(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    job.task(first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await set_limit(db, NewLimit("task", ENTRYPOINT, "running", 1), by="test")
+    await hands.end(job[first])
+    resolved = await Resolver(db).resolve_once()
+    assert (resolved.entered, resolved.limited) == (1, True)
+
+
+@pytest.mark.parametrize("with_redis", [True, False])
+async def test_a_long_chain_runs_to_its_end(
+    db: Database, settings: Settings, redis_settings: Settings, with_redis: bool
+) -> None:
+    tasks = [planned(n, link, kwargs={"number": n}, after=[n - 1] if n > 1 else []) for n in range(1, 101)]
+    job = await write_job(db, tasks)
+    async with running_worker(redis_settings if with_redis else settings):
+        assert await ended(db, job.job_id) == "COMPLETED"
