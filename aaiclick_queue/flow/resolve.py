@@ -61,8 +61,8 @@ WITH head AS MATERIALIZED (
 SELECT (SELECT count(*) FROM head) AS seen, (SELECT max(id) FROM head) AS last,
        (SELECT array_agg(id) FROM taken) AS taken,
        (SELECT count(*) FROM passed_on) AS passed_on, folded.id, folded.kind, folded.state, folded.failed,
-       folded.remaining, CASE WHEN folded.kind = 'TASK' AND folded.state = 'OPEN' THEN EXISTS (
-           SELECT FROM aaiclick_queue.tasks t WHERE t.id = folded.id AND t.after_gate IS NOT NULL) END AS continued
+       folded.remaining, CASE WHEN folded.kind = 'TASK' AND folded.state = 'OPEN' THEN (
+           SELECT t.after_gate IS NOT NULL FROM aaiclick_queue.tasks t WHERE t.id = folded.id) END AS continued
 FROM (SELECT 1) AS one LEFT JOIN folded ON true
 """
 # An arrival was written with its gate or after it: this one's is gone.
@@ -129,7 +129,8 @@ SELECT (SELECT count(*) FROM taken) AS taken, (SELECT count(*) FROM entered) AS 
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = ANY($1::bigint[]) LIMIT $2)
                              AS row) AS there,
        array(SELECT g.id FROM aaiclick_queue.gates g WHERE g.id = ANY($1::bigint[]) AND EXISTS (
-           SELECT FROM aaiclick_queue.gate_edges e WHERE e.gate_id = g.id AND e.next_gate_id > g.edge_cursor)) AS untold
+           SELECT FROM aaiclick_queue.gate_edges e WHERE e.gate_id = g.id AND e.next_gate_id > g.edge_cursor OFFSET 0))
+           AS untold
 """
 # A WAIT gate before another one is one of several conditions, all of which have to hold: skipped, it is not met.
 # Gate by gate, the edges of each in order: joined the obvious way, a plan made on an empty table reads all edges.
@@ -203,13 +204,15 @@ WHERE j.fail_fast AND j.failing_at IS NULL AND j.status IN ('PENDING', 'RUNNING'
                   AND o.filter->>'job' = j.id::text)
 RETURNING id
 """
+# OFFSET 0: one by one, never as a hash of all that waits.
 LOOK_AGAIN = """
 INSERT INTO aaiclick_queue.arrivals (gate_id, n)
 SELECT g.id, 0 FROM aaiclick_queue.gates g WHERE g.id = ANY($1::bigint[]) AND g.state <> 'WAITING' AND (
-    EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = g.id)
-    OR EXISTS (SELECT FROM aaiclick_queue.gate_edges e WHERE e.gate_id = g.id AND e.next_gate_id > g.edge_cursor)
+    EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = g.id OFFSET 0)
+    OR EXISTS (SELECT FROM aaiclick_queue.gate_edges e WHERE e.gate_id = g.id AND e.next_gate_id > g.edge_cursor
+               OFFSET 0)
     OR (g.remaining = 0 AND EXISTS (SELECT FROM aaiclick_queue.jobs j WHERE j.id = g.id
-                                    AND j.status IN ('PENDING', 'RUNNING'))))
+                                    AND j.status IN ('PENDING', 'RUNNING') OFFSET 0)))
 RETURNING gate_id
 """
 BATCH = 1000

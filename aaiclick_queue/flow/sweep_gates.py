@@ -19,9 +19,9 @@ WITH page AS MATERIALIZED (
     INSERT INTO aaiclick_queue.arrivals (gate_id, n)
     SELECT page.id, 0 FROM page
     WHERE page.state <> 'WAITING' AND page.decided_at < now() - interval '30 s' AND (
-        EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = page.id)
+        EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = page.id OFFSET 0)
         OR EXISTS (SELECT FROM aaiclick_queue.gate_edges e WHERE e.gate_id = page.id
-                   AND e.next_gate_id > page.edge_cursor)
+                   AND e.next_gate_id > page.edge_cursor OFFSET 0)
         OR (page.id = page.job_id AND page.remaining = 0))
     RETURNING gate_id
 )

@@ -252,7 +252,7 @@ async def test_only_what_has_failed_is_retried_and_the_rest_says_what_to_do(db: 
         await recovery.retry_task(4711, client=client)
     with pytest.raises(UnknownJob, match="no job 4711"):
         await recovery.retry_failed_tasks(4711, client=client)
-    for nonsense in ("12", None, True, 1.5):
+    for nonsense in ("12a", "-1", "²", None, True, 1.5):
         with pytest.raises(BadTask, match="is no task"):
             await recovery.retry_task(nonsense, client=client)  # type: ignore[arg-type]
     assert await recovery.retry_failed_tasks(job.id, client=client) == set()

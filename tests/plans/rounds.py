@@ -75,7 +75,6 @@ COLD = {
     "reset.": "by hand, a page of ten thousand of one job at a time",
     "sweep_gates.": "once a minute, a page of gates",
     "attach.ARRIVE_NOW": "for an id that was drawn by a clock behind",
-    "resolve.LOOK_AGAIN": "when a page is full, or somebody holds a job",
 }
 
 
