@@ -50,11 +50,14 @@ WHERE (gate.total, gate.remaining, gate.failed, gate.skipped)
       <> (truth.total, truth.remaining, truth.failed, truth.skipped) LIMIT {LIMIT}
 """
 # A gate of another kind counts what leads to it: tasks that have it behind them, and gates that have not told it yet.
-# What a task returned leads there in its stead.
+# What a task returned leads there in its stead. A task's own gate is tied to it by whoever is asked to look there.
 MISCOUNTED_ENDS = f"""
 WITH {_LOOKED}, {_COMING}, of_tasks AS MATERIALIZED (
     SELECT t.exit_gate AS id, count(*) AS n FROM looked JOIN aaiclick_queue.tasks t ON t.job_id = looked.id
     WHERE t.exit_gate IS NOT NULL AND t.after_gate IS NULL AND t.status IS NULL GROUP BY t.exit_gate
+    UNION ALL
+    SELECT t.id, 1 FROM coming JOIN aaiclick_queue.tasks t ON t.id = coming.id
+    WHERE t.exit_gate IS DISTINCT FROM t.id AND t.after_gate IS NULL
 ), of_gates AS MATERIALIZED (
     SELECT e.next_gate_id AS id, count(*) AS n
     FROM looked JOIN aaiclick_queue.gates g ON g.job_id = looked.id JOIN aaiclick_queue.gate_edges e ON e.gate_id = g.id

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 _RUNS = """unnest($1::bigint[], $2::int[], $3::text[], $4::float8[], $5::float8[])
              AS run(task_id, run_epoch, result, started, ended)"""
+# Times by the statement: a task's own transaction may have begun long before.
 _FREED_AND_FINAL = """freed AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d
@@ -36,8 +37,8 @@ _FREED_AND_FINAL = """freed AS (
     UPDATE aaiclick_queue.tasks t
     SET status = 'COMPLETED', attempt = ended.attempt, run_epoch = ended.run_epoch, worker_id = $6,
         result = ended.result::jsonb, ready_at = ended.ready_at,
-        started_at = now() - make_interval(secs => ended.started),
-        finished_at = now() - make_interval(secs => ended.ended)
+        started_at = statement_timestamp() - make_interval(secs => ended.started),
+        finished_at = statement_timestamp() - make_interval(secs => ended.ended)
     FROM ended WHERE t.id = ended.task_id"""
 _FINAL_IN_JOB = """
     RETURNING t.member_gate, t.exit_gate, t.after_gate"""

@@ -17,7 +17,8 @@ RUNS_FILE = "FAULTS_RUNS_FILE"
 SEATS = 7
 
 
-def _note(what: str) -> None:
+def note(what: str) -> None:
+    """Leave a line: what ran, which task, which epoch, where."""
     run = current()
     line = f"{what} {run.id} {run.run_epoch} {os.getpid()}\n"
     file = os.open(os.environ[RUNS_FILE], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -30,7 +31,7 @@ def _note(what: str) -> None:
 @task
 async def tick(seconds: float = 0.0) -> int:
     """Take a while."""
-    _note("tick")
+    note("tick")
     await asyncio.sleep(seconds)
     return current().run_epoch
 
@@ -60,17 +61,17 @@ def _seat(room: str, seats: int) -> Iterator[bool]:
                 fcntl.flock(seat, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            _note(f"{room}-{number}")
+            note(f"{room}-{number}")
             yield True
             return
-    _note(f"no-{room}")
+    note(f"no-{room}")
     yield False
 
 
 @task
 async def block(seconds: float) -> None:
     """Do to the event loop what nobody should, until the test has seen enough."""
-    _note("block")
+    note("block")
     enough = Path(os.environ[RUNS_FILE]).with_name("enough")
     until = time.monotonic() + seconds
     while time.monotonic() < until and not enough.exists():
@@ -80,7 +81,7 @@ async def block(seconds: float) -> None:
 @task
 async def leave_at_once(seconds: float) -> None:
     """End the process without a word."""
-    _note("leave")
+    note("leave")
     await asyncio.sleep(seconds)
     os._exit(3)
 
@@ -88,7 +89,7 @@ async def leave_at_once(seconds: float) -> None:
 @task
 def be_killed(seconds: float) -> None:
     """End as if memory had run out."""
-    _note("killed")
+    note("killed")
     time.sleep(seconds)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -98,7 +99,7 @@ async def pay(seconds: float) -> None:
     """Write once, whatever happens."""
     from sqlalchemy import text
 
-    _note("pay")
+    note("pay")
     async with current().transaction() as session:
         await session.execute(text("INSERT INTO payments (task_id) VALUES (:id)"), {"id": current().id})
         await asyncio.sleep(seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -15,7 +14,7 @@ from aaiclick_queue import Client, connect
 from aaiclick_queue.errors import PostgresUnavailable
 from aaiclick_queue.settings import Settings
 from tests.faults import tasks
-from tests.faults.fleet import Console, Fleet, check_fence, wait_for
+from tests.faults.fleet import Console, Fleet, ask, check_fence, wait_for
 from tests.servers import OwnPostgres
 from tests.wires.redis_server import OwnRedis
 
@@ -24,17 +23,9 @@ BACK = "Redis is back"
 RENEWED = "SELECT last_heartbeat > pg_postmaster_start_time() FROM aaiclick_queue.workers WHERE pid = %s"
 
 
-def _ask(server: OwnRedis, *words: str) -> bytes:
-    """One command by hand."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
-        parts = [f"${len(word)}\r\n{word}\r\n" for word in words]
-        connection.sendall(f"*{len(words)}\r\n{''.join(parts)}".encode())
-        return connection.recv(65536)
-
-
 def _listens(server: OwnRedis) -> bool:
     """Whether a worker waits for wake-ups."""
-    return b"consumers\r\n:0" not in (said := _ask(server, "XINFO", "GROUPS", "{aaiq}:wake:default")) and b":" in said
+    return b"consumers\r\n:0" not in (said := ask(server, "XINFO", "GROUPS", "{aaiq}:wake:default")) and b":" in said
 
 
 class Stream:
@@ -71,7 +62,7 @@ async def test_a_flushed_redis_costs_nothing_and_is_used_again(
             await stream.send_and_see(50, look)
             sending = asyncio.create_task(stream.send(300))
             await asyncio.to_thread(wait_for, lambda: len(stream.ids) > 150)
-            assert _ask(own_redis, "FLUSHALL") == b"+OK\r\n"
+            assert ask(own_redis, "FLUSHALL") == b"+OK\r\n"
             await sending
             await asyncio.to_thread(look.wait_for_all, fleet)
             wait_for(lambda: _listens(own_redis))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -66,6 +68,8 @@ def act(what: str) -> None:
             current().result(object())
         case "large":
             current().result("x" * 2000)
+        case "slow":
+            time.sleep(0.3)
         case "lose lease":
             scene.said.append("in the block")
 
@@ -240,6 +244,14 @@ async def test_the_writes_and_the_end_of_the_task_are_one_commit(
     assert await db.fetchval(same)
     [found] = await rows(db, "workers")
     assert (found["tasks_completed"], found["tasks_lost"]) == (1, 0)
+
+
+async def test_a_long_block_does_not_move_the_times_of_its_task(quick: Settings, client: Client, db: Database) -> None:
+    async with running_worker(quick):
+        one = await TASKS[KINDS[0]].enqueue("slow", client=client)
+        await one.result(30)
+    task_row = await row(db, "tasks", one.id)
+    assert task_row["ready_at"] <= task_row["started_at"] <= task_row["finished_at"] - timedelta(seconds=0.3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
