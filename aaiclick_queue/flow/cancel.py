@@ -66,7 +66,7 @@ TAKE_LEASED = take_from("leases", "CANCELLED")
 TAKE_WAITING = (TAKE_AT_GATE, TAKE_HELD, TAKE_DELAYED, TAKE_READY)
 FINAL = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[]) AND status IS NOT NULL"
 KNOWN = "SELECT id FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[])"
-PASSES = 20
+PASSES = 40
 BY_HAND = Error("Cancelled", "cancelled by hand")
 
 
@@ -85,7 +85,8 @@ async def cancel(db: Database, ids: Sequence[int], *, error: Error = BY_HAND) ->
     """
     open_ids, cancelled = {row["id"] for row in await db.fetch(KNOWN, list(ids))}, set[int]()
     for attempt in range(PASSES):
-        for statement in (*TAKE_WAITING, TAKE_LEASED):
+        # There and back, so that nobody who moves in our step is missed every time.
+        for statement in (*TAKE_WAITING, TAKE_LEASED)[:: -1 if attempt % 2 else 1]:
             if open_ids:
                 got = {row["task_id"] for row in await db.fetch(statement, sorted(open_ids), error.text())}
                 cancelled |= got
@@ -94,7 +95,7 @@ async def cancel(db: Database, ids: Sequence[int], *, error: Error = BY_HAND) ->
             open_ids -= {row["id"] for row in await db.fetch(FINAL, sorted(open_ids))}
         if not open_ids:
             break
-        await asyncio.sleep(0.002 * (attempt + 1))
+        await asyncio.sleep(0.002 * min(attempt + 1, 10))
     if open_ids:
         raise TasksBusy(sorted(open_ids))
     return cancelled

@@ -43,7 +43,7 @@ def spawns() -> Any:
 
 
 @job
-def whole(value: Any) -> Any:
+def taken_whole(value: Any) -> Any:
     return same(value)
 
 
@@ -73,9 +73,9 @@ async def test_a_child_with_what_looks_like_a_reference_is_refused(client: Clien
 
 async def test_arguments_by_name_that_look_like_references_are_refused(client: Client) -> None:
     with pytest.raises(BadJob, match="use another key"):
-        await run_job("whole", {"value": LOOK_ALIKE}, client=client)
+        await run_job("taken_whole", {"value": LOOK_ALIKE}, client=client)
     with pytest.raises(BadJob, match="use another key"):
-        await run_job("elsewhere.whole", {"value": LOOK_ALIKE}, client=client)
+        await run_job("elsewhere.taken_whole", {"value": LOOK_ALIKE}, client=client)
     with pytest.raises(BadJob, match="use another key"):
         create_task("elsewhere.same", {"value": LOOK_ALIKE})
 

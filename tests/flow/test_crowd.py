@@ -290,16 +290,17 @@ async def test_a_paused_job_starts_nothing_and_goes_on_where_it_was(db: Database
     await Reaper(db).due_once()
     assert await admit(db) == 0
     assert await places(db, job, numbers) == [["held"]] * 5
-    assert {one.job_id for one in await claim(db, worker_id)} == {other.id}
+    others = await claim(db, worker_id)
+    assert {one.job_id for one in others} == {other.id}
     assert [one["scope"] for one in await rows(db, "limits")] == ["job"]
     assert await list_limits(db) == [], "it is no limit to be edited"
     [shown] = {one.reason for one in (await list_tasks(db, TaskFilter(status=Status.PENDING))).tasks}
     assert shown == "job paused: a look"
     assert await resume(db, job)
     assert not await resume(db, job)
-    await db.fetch("DELETE FROM aaiclick_queue.leases")
-    await db.fetch("UPDATE aaiclick_queue.tasks SET status = 'COMPLETED' WHERE job_id = $1", other.id)
-    await finish(db, job)
+    for one in others:
+        await end(db, one, Succeeded(None))
+    await finish(db, job, other)
 
 
 @pytest.mark.parametrize("max_parallel", [None, 2])
