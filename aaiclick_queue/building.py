@@ -54,6 +54,14 @@ class Building:
         self._entered: list[Token[Frame | None]] = []
         self._is_closed = False
 
+    def seal(self, group: Group) -> None:
+        """All of a job inside this one was built: its names are its own, and numbered where they come again."""
+        for joints in (self.nodes, self.groups):
+            inside = [one for one in joints if one is not group and _is_in(one, group)]
+            _named(inside)
+            for one in inside:
+                one.is_named = False
+
     def __enter__(self) -> Self:
         self._entered.append(frame_here.set(self.frame))
         return self
@@ -169,12 +177,24 @@ def plan_of(
     )
 
 
-def _name(joints: Iterable[Joint]) -> None:
-    """The names that were given, each once; the others are numbered from the second of a name on."""
+def _is_in(one: Joint, group: Group) -> bool:
+    above = one.group
+    while above is not None and above is not group:
+        above = above.group
+    return above is group
+
+
+def _named(joints: Iterable[Joint]) -> dict[str, Joint]:
     named: dict[str, Joint] = {}
     for one in joints:
         if one.is_named and named.setdefault(one.name, one) is not one:
             raise BadJob(f"two {one.kind}s of the job are called {one.name!r}: give one of them another name=")
+    return named
+
+
+def _name(joints: Iterable[Joint]) -> None:
+    """The names that were given, each once; the others are numbered from the second of a name on."""
+    named = _named(joints)
     counts: dict[str, int] = {}
     for one in joints:
         if one.is_named:

@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from .building import Building, frame_here
+from .building import Building, Frame, frame_here
 from .callers import run_sync
 from .client import Client, default_client
 from .codec import Signature, decode_json, encode_json
@@ -65,7 +65,8 @@ class Job(Generic[P, R]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """In the body of another job: its nodes become a group there; gives what its body returns."""
-        if frame_here.get() is None:
+        frame = frame_here.get()
+        if frame is None:
             raise WrongContext(
                 f"{self.name}(…) outside of a job builds nothing: await {self.name}.enqueue(…), in synchronous code "
                 f"{self.name}.delay(…), or job_test({self.name}, …) to run it here and now"
@@ -73,13 +74,17 @@ class Job(Generic[P, R]):
         group = Group(max_parallel=self.defaults.max_parallel)
         group.name = self.name
         if inspect.iscoroutinefunction(self.function):
-            return self._inside(group, args, kwargs)
+            return self._inside(frame, group, args, kwargs)
         with group, _over(self.defaults):
-            return self.function(*args, **kwargs)
+            returned = self.function(*args, **kwargs)
+        frame.building.seal(group)
+        return returned
 
-    async def _inside(self, group: Group, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def _inside(self, frame: Frame, group: Group, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         with group, _over(self.defaults):
-            return await self.function(*args, **kwargs)
+            returned = await self.function(*args, **kwargs)
+        frame.building.seal(group)
+        return returned
 
     def options(self, *, connection: Any = None, client: Client | None = None, **options: Any) -> Job[P, R]:
         """The same job with other options, for one enqueue or for many."""

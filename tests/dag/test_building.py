@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from aaiclick_queue import task
+from aaiclick_queue import job, task
 from aaiclick_queue.building import Building
 from aaiclick_queue.errors import ArgumentsDoNotFit, BadJob, BadTask, PayloadTooLarge
 from aaiclick_queue.flow.cycles import refuse_cycles
@@ -271,6 +271,28 @@ def test_two_equal_explicit_names_are_refused() -> None:
         Group("twice")
     with pytest.raises(BadJob, match="two groups of the job are called 'twice'"):
         plan_of(building)
+
+
+def test_the_names_inside_a_job_that_is_used_twice_are_numbered() -> None:
+    @job
+    def part(x: int) -> Any:
+        with Group("checks"):
+            return extract.options(name="check")(x)
+
+    @job
+    def doubled() -> Any:
+        extract.options(name="same")(1)
+        return extract.options(name="same")(2)
+
+    with Building() as building:
+        load.options(name="check")(1)
+        part(1)
+        part(2)
+    plan = plan_of(building)
+    assert [one.name for one in plan.tasks] == ["check", "check#2", "check#3"]
+    assert [one.name for one in plan.groups] == ["part", "checks", "part#2", "checks#2"]
+    with Building(), pytest.raises(BadJob, match="two tasks of the job are called 'same'"):
+        doubled()
 
 
 def test_the_nodes_own_options_win_over_those_of_the_job() -> None:
