@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .building import frame_here, plan_of
+from .building import plan_of
 from .client import Client, default_client
-from .codec import encode_json
 from .errors import BadJob
 from .flow.graph import Plan, Previous
 from .flow.submit import Adding
@@ -22,7 +21,7 @@ from .jobs import Job, key_of, new_job, run_job
 from .nodes import Group, Joint, Node, listed
 from .references import renumbered
 from .tasks import Task, by_name
-from .wiring import node_of, refuse_look_alikes
+from .wiring import node_by_name, node_of
 
 GROUPS_AMONG = "SELECT id FROM aaiclick_queue.groups WHERE id = ANY($1::bigint[])"
 
@@ -33,12 +32,9 @@ def create_task(task: Task[Any, Any] | str, kwargs: Mapping[str, Any] | None = N
         return node_of(task.options(**options) if options else task, (), kwargs or {})
     if not isinstance(task, str):
         raise BadJob(f"create_task({task!r}): give a task, or the entrypoint of one as module.function")
-    frame = frame_here.get()
-    text = encode_json(dict(kwargs or {}))
-    refuse_look_alikes(text, 0, f"an argument of {task}")
-    node = Node(by_name(task, **options), text, [], frame)
+    node = node_by_name(by_name(task, **options), dict(kwargs or {}))
     node.is_named = "name" in options
-    return node if frame is None else frame.building.add_node(node)
+    return node
 
 
 async def create_job(

@@ -18,6 +18,7 @@ import msgspec
 
 from . import references
 from .building import frame_here
+from .codec import encode_json
 from .errors import ArgumentsDoNotFit, BadJob
 from .nodes import Joint, Node
 from .typed import write_natural
@@ -67,13 +68,30 @@ def node_of(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, An
         node = Node(task, text, [], frame)
     else:
         text = signature.encode_around({k: v for k, v in given.items() if k not in written}, written)
-        if found.may_look_alike:
-            refuse_look_alikes(text, found.count, f"an argument of {task.node_name}")
-        node = Node(task, text, [one.edge for one in found.joints.values()], frame)
-        if frame is None:
-            node.before = list(found.joints.values())
-        check_inputs(node, found, written)
+        node = _behind(task, text, found, written)
     return node if frame is None else frame.building.add_node(node)
+
+
+def node_by_name(task: Task[Any, Any], kwargs: Mapping[str, Any]) -> Node:
+    """The same for a task whose function is known to the workers only: they check the arguments."""
+    frame = frame_here.get()
+    found, written = written_nodes(kwargs, task)
+    plain = encode_json({name: value for name, value in kwargs.items() if name not in written})
+    parts = [plain[1:-1], *(f"{encode_json(name)}:{text}" for name, text in written.items())]
+    node = _behind(task, "{" + ",".join(part for part in parts if part) + "}", found, written)
+    return node if frame is None else frame.building.add_node(node)
+
+
+def _behind(task: Task[Any, Any], text: str, found: Found, written: Mapping[str, str]) -> Node:
+    if found.may_look_alike:
+        refuse_look_alikes(text, found.count, f"an argument of {task.node_name}")
+    frame = frame_here.get()
+    node = Node(task, text, [one.edge for one in found.joints.values()], frame)
+    if frame is None:
+        node.before = list(found.joints.values())
+    if written:
+        check_inputs(node, found, written)
+    return node
 
 
 def written_nodes(given: Mapping[str, Any], task: Task[Any, Any]) -> tuple[Found, dict[str, str]]:

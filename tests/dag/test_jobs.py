@@ -440,6 +440,18 @@ async def test_nodes_and_groups_are_added_to_a_job_that_is_there(client: Client,
     assert await db.fetchval("SELECT remaining FROM aaiclick_queue.gates WHERE id = $1", run.id) == len(rows)
 
 
+async def test_a_node_by_entrypoint_takes_others_as_its_arguments(client: Client, db: Database) -> None:
+    first = create_task("shop.first")
+    second = create_task("shop.second", {"one": first, "many": [first, 2], "plain": "x"})
+    with pytest.raises(BadJob, match="use another key"):
+        create_task("shop.second", {"plain": {"$node": 1}})
+    run = await create_job("by name", [first, second], client=client)
+    [behind] = [row for row in await tasks_of(db, run.id) if row["entrypoint"] == "shop.second"]
+    named = {"$node": first.id}
+    assert msgspec.json.decode(behind["kwargs"]) == {"one": named, "many": [named, 2], "plain": "x"}
+    assert behind["wait_gate"] is not None
+
+
 async def test_what_cannot_be_added_is_refused(client: Client, db: Database) -> None:
     run = await create_job("ends", create_task("shop.first"), client=client)
     with pytest.raises(UnknownJob):
