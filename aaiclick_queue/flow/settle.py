@@ -23,8 +23,7 @@ _SETTLE = """
 final AS (
     UPDATE aaiclick_queue.tasks t
     SET status = taken.kind, attempt = taken.attempt, run_epoch = taken.run_epoch, worker_id = taken.worker_id,
-        error = taken.error::jsonb, ready_at = taken.ready_at, started_at = taken.started_at,
-        finished_at = statement_timestamp()
+        error = taken.error::jsonb, ready_at = taken.ready_at, started_at = taken.started_at, finished_at = now()
     FROM taken WHERE t.id = taken.task_id AND taken.kind IN ('FAILED', 'CANCELLED', 'SKIPPED') AND taken.flags & 32 = 0
     RETURNING t.status, t.critical, t.member_gate, t.exit_gate
 ), {arrived}, gone AS (
@@ -152,8 +151,8 @@ SETTLE_OWN_RUNS = f"""
 WITH taken AS (
     DELETE FROM aaiclick_queue.leases l USING ({own_leases(_RUNS, worker_id="$7")}) AS run WHERE l.ctid = run.at
     RETURNING l.task_id, l.run_epoch, l.worker_id, l.attempt, l.lost_count, l.snoozes, l.flags, l.queue, l.rank,
-              l.order_key, l.ready_at, statement_timestamp() - make_interval(secs => run.ran) AS started_at, run.kind,
-              run.error, run.seconds, run.retry, run.stops
+              l.order_key, l.ready_at, now() - make_interval(secs => run.ran) AS started_at, run.kind, run.error,
+              run.seconds, run.retry, run.stops
 ), {SETTLE}
 SELECT taken.task_id FROM taken
 """
