@@ -47,10 +47,11 @@ def refuse_cycles(
 
     `written` are lines of the job that are there, `continued` its tasks that have returned others, and these.
     """
-    if not plan.groups and not written and all(one.number < t.number for t in plan.tasks for one in t.previous):
+    continued = continued or {}
+    is_alone = not plan.groups and not written and not continued
+    if is_alone and all(one.number < t.number for t in plan.tasks for one in t.previous):
         return  # each waits only for what was planned before it
     after: dict[Vertex, list[Vertex]] = defaultdict(list)
-    continued = continued or {}
     for start, end in (*_lines(plan), *written):
         is_behind = start[0] == "task" and end[0] != "end" and start[1] in continued
         after[("exit", start[1]) if is_behind else start].append(end)
@@ -65,7 +66,7 @@ def refuse_cycles(
             name = names.get(number, str(number)) + (" (group)" if kind in ("start", "end") else "")
             if not shown or shown[-1] != name:
                 shown.append(name)
-        if shown[0] != shown[-1]:
+        if len(shown) == 1 or shown[0] != shown[-1]:
             shown.append(shown[0])
         what = "a cycle, so that none of them could ever start"
         raise BadJob(f"{what}: {' → '.join(shown)}; take one of these arrows out")

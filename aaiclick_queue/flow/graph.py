@@ -212,7 +212,7 @@ class _Builder:
         return self._gates[key]
 
     def _new_gate(self, kind: Literal["WAIT", "AFTER"], rule: str, previous: frozenset[Previous]) -> int:
-        number = -1 - len(self._gates) - (kind == "AFTER")
+        number = -1 - len(self._gates)  # AFTER is the last that is made
         self.layout.gates.append(Gate(number, kind, rule, len(previous)))
         for one in previous:
             edge = Edge(one.number, number, one.choices, one.known)
