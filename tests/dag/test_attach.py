@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from aaiclick_queue.errors import UnknownJob
+from aaiclick_queue.errors import GroupClosed, UnknownJob
 from aaiclick_queue.flow.enqueue import id_source
 from aaiclick_queue.flow.graph import Plan, PlannedGroup, Previous
+from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.flow.submit import Adding, add_to_job
 from aaiclick_queue.outcome import Outcome, Succeeded
 from aaiclick_queue.postgres import Database
@@ -123,6 +124,23 @@ async def test_a_branch_that_is_added_behind_a_task_that_has_ended_goes_by_its_r
     await settle(db)
     found = await statuses(db, job.id)
     assert (found[yes], found[no]) == ("SKIPPED", "QUEUED")
+    await hands.run()
+
+
+@pytest.mark.parametrize("outcome", [FAILS, SKIPS], ids=["fail", "skip"])
+async def test_a_group_that_will_not_start_takes_no_more_tasks(db: Database, outcome: Outcome) -> None:
+    job = Job()
+    first, _ = job.task(), job.task()
+    group = job.group(first)
+    job.task(group=group)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=outcome)
+    await Resolver(db).resolve_once()  # its entry is decided, and what that ended is not counted yet
+    with pytest.raises(GroupClosed, match="will not start"):
+        await add(db, Adding(job.id), planned(901, group=job[group]))
+    await hands.end(*hands.held)
     await hands.run()
 
 

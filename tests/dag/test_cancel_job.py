@@ -231,6 +231,22 @@ async def test_a_job_past_its_deadline_ends_failed(db: Database) -> None:
     assert (await job_row(db, job.id))["status"] == "COMPLETED"
 
 
+async def test_nothing_is_let_in_between_a_deadline_and_its_operation(db: Database) -> None:
+    job = Job(timeout=3600)
+    first = job.task()
+    behind, cleanup = job.task(first), job.task(first, rule="all_done")
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await db.fetch("UPDATE aaiclick_queue.jobs SET deadline_at = now()")
+    await Reaper(db).reap_once()
+    await hands.end(job[first])
+    await settle(db)
+    assert await statuses(db, job.id) == {job[first]: "COMPLETED", job[behind]: "CANCELLED", job[cleanup]: "CANCELLED"}
+    await work(db)
+    await assert_counted(db, job.id)
+
+
 async def test_a_job_that_was_late_and_done_meanwhile_is_failed_all_the_same(db: Database) -> None:
     job = Job(timeout=3600)
     first = job.task()

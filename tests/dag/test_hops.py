@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from aaiclick_queue import Settings, task
+from aaiclick_queue.flow.graph import Previous
 from aaiclick_queue.flow.limits import NewLimit, set_limit
 from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import Hands
+from tests.dag.hands import Hands, settle, statuses
 from tests.dag.written import ended, planned, write_job
 from tests.planned import Job
 from tests.tools import ENTRYPOINT, running_worker
@@ -30,6 +31,33 @@ async def test_a_pass_says_whether_somebody_has_to_be_let_in(db: Database) -> No
     await hands.end(job[first])
     resolved = await Resolver(db).resolve_once()
     assert (resolved.entered, resolved.limited) == (1, True)
+
+
+async def test_a_task_tells_all_gates_behind_it_page_by_page(db: Database) -> None:
+    job = Job()
+    first, *others = job.tasks(6)
+    behind = [job.task(first, other) for other in others]
+    skipped = [job.task(Previous(first, choices=("?false",)), other) for other in others]
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take()
+    await hands.end(*hands.held)
+    await settle(db, page=2)
+    found = await statuses(db, job.id)
+    assert {found[one] for one in job.of(behind)} == {"QUEUED"}
+    assert {found[one] for one in job.of(skipped)} == {"SKIPPED"}
+
+
+async def test_a_gate_lets_in_all_that_wait_there_page_by_page(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    job.tasks(4, first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first])
+    await settle(db, page=2)  # two whole pages: the last of them tells that there may be more
+    assert len(await hands.run()) == 4
 
 
 @pytest.mark.parametrize("with_redis", [True, False])

@@ -77,6 +77,11 @@ async def test_a_gate_that_waits_for_nothing_opens_when_it_is_looked_at(db: Data
     assert {decide(rule, Counted(), "WAITING") for rule in RULES} == {"OPEN"}
 
 
+def test_a_veto_is_no_success_for_a_gate_that_one_had_opened() -> None:
+    assert decide("one_success", Counted(total=2, came=1, vetoed=1), "OPEN") == "SKIP"
+    assert decide("one_success", Counted(total=2, came=2, vetoed=1), "OPEN") == "OPEN"
+
+
 def job(*tasks: Node, gates: tuple[Gate, ...] = (), edges: tuple[Edge, ...] = ()) -> Graph:
     every = (Gate(JOB, "JOB", "whole"), *gates)
     return Graph(JOB, {one.id: one for one in tasks}, {}, {one.id: one for one in every}, [*edges])
