@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from aaiclick_queue.errors import GroupClosed, UnknownJob
+from aaiclick_queue.errors import GroupClosed, LeaseLost, UnknownJob
 from aaiclick_queue.flow.enqueue import id_source
+from aaiclick_queue.flow.fenced import Fence
 from aaiclick_queue.flow.graph import Plan, PlannedGroup, Previous
 from aaiclick_queue.flow.resolve import Resolver
-from aaiclick_queue.flow.submit import Adding, add_to_job
+from aaiclick_queue.flow.submit import Adding, Submitted, add_to_job
 from aaiclick_queue.outcome import Outcome, Succeeded
 from aaiclick_queue.postgres import Database
 from tests.dag.hands import FAILS, SKIPS, WELL, Hands, add, settle, statuses
 from tests.dag.written import planned
 from tests.planned import Job
+from tests.tools import until
 
 
 async def edges(db: Database) -> set[tuple[int, int]]:
@@ -127,6 +131,29 @@ async def test_a_branch_that_is_added_behind_a_task_that_has_ended_goes_by_its_r
     await hands.run()
 
 
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(WELL, "QUEUED"), (FAILS, "UPSTREAM_FAILED"), (SKIPS, "SKIPPED")],
+    ids=["well", "fail", "skip"],
+)
+async def test_a_task_that_is_added_behind_a_group_that_has_ended_hears_how_that_was(
+    db: Database, outcome: Outcome, status: str
+) -> None:
+    job = Job()
+    group = job.group()
+    first, _ = job.task(group=group), job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=outcome)
+    await settle(db)
+    [late] = await add(db, Adding(job.id), planned(901, after=[Previous(job[group], "group")]))
+    await settle(db)
+    assert (await statuses(db, job.id))[late] == status
+    await hands.end(*hands.held)
+    await hands.run()
+
+
 @pytest.mark.parametrize("outcome", [FAILS, SKIPS], ids=["fail", "skip"])
 async def test_a_group_that_will_not_start_takes_no_more_tasks(db: Database, outcome: Outcome) -> None:
     job = Job()
@@ -142,6 +169,46 @@ async def test_a_group_that_will_not_start_takes_no_more_tasks(db: Database, out
         await add(db, Adding(job.id), planned(901, group=job[group]))
     await hands.end(*hands.held)
     await hands.run()
+
+
+async def test_only_the_run_that_has_the_lease_adds_to_its_job(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    held = hands.fence(job[first])
+    for epoch, worker_id in ((held.run_epoch + 1, held.worker_id), (held.run_epoch, held.worker_id + 1)):
+        stale = Fence(held.task_id, epoch, worker_id)
+        with pytest.raises(LeaseLost, match="not this run's any more"):
+            await add(db, Adding(job.id, by=stale), planned(901))
+    assert len(await statuses(db, job.id)) == 1
+    await hands.end(job[first])
+    await hands.run()
+
+
+async def test_what_is_added_again_while_the_first_try_is_on_its_way_is_written_once(db: Database) -> None:
+    job = Job()
+    job.task()
+    await job.submit(db)
+    ids = await id_source(db)
+
+    async def again(before: Submitted) -> Submitted:
+        async with db.transaction() as tx:
+            return await add_to_job(tx, Adding(job.id), Plan([planned(901)]), ids.take, before=before)
+
+    async with db.transaction() as tx:
+        made = await add_to_job(tx, Adding(job.id), Plan([planned(901)]), ids.take)
+        trying = asyncio.create_task(again(made))
+        await until(lambda: waits_for_a_lock(db))
+    assert (await trying).ids == made.ids
+    assert len(await statuses(db, job.id)) == 2
+    assert len(await (await Hands.register(db)).run()) == 2
+
+
+async def waits_for_a_lock(db: Database) -> bool:
+    sql = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return bool(await db.fetch(sql))
 
 
 async def test_a_node_of_another_job_is_refused(db: Database) -> None:
