@@ -11,7 +11,7 @@ from aaiclick_queue.flow.operate import work_once
 from aaiclick_queue.flow.submit import NewJob, submit_job
 from aaiclick_queue.outcome import Outcome
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import FAILS, WELL, Hands, job_row, settle
+from tests.dag.hands import FAILS, WELL, Hands, assert_counted, gate_row, job_row, settle
 from tests.dag.written import planned
 from tests.planned import Job
 from tests.tools import count
@@ -43,3 +43,15 @@ async def test_many_failures_of_a_job_that_fails_fast_are_one_cancel(db: Databas
     await settle(db)
     assert (await job_row(db, job.id))["status"] == "FAILED"
     assert await count(db, "operations") == 1
+
+
+async def test_a_group_without_a_task_is_over_when_it_is_written(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    empty = job.group(first)
+    await job.submit(db)
+    gate = await gate_row(db, job[empty])
+    assert (gate["state"], gate["remaining"]) == ("OPEN", 0)
+    assert gate["decided_at"] is not None
+    await (await Hands.register(db)).run()
+    await assert_counted(db, job.id)

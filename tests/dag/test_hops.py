@@ -8,10 +8,11 @@ from aaiclick_queue import Settings, task
 from aaiclick_queue.flow.graph import Previous
 from aaiclick_queue.flow.limits import NewLimit, set_limit
 from aaiclick_queue.flow.resolve import Resolver
+from aaiclick_queue.outcome import Outcome
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import Hands, settle, statuses
+from tests.dag.hands import FAILS, SKIPS, WELL, Hands, job_row, settle, statuses
 from tests.dag.written import ended, planned, write_job
-from tests.planned import Job
+from tests.planned import Job, group_before
 from tests.tools import ENTRYPOINT, running_worker
 
 
@@ -31,6 +32,24 @@ async def test_a_pass_says_whether_somebody_has_to_be_let_in(db: Database) -> No
     await hands.end(job[first])
     resolved = await Resolver(db).resolve_once()
     assert (resolved.entered, resolved.limited) == (1, True)
+
+
+@pytest.mark.parametrize("outcome", [WELL, FAILS, SKIPS], ids=["well", "fail", "skip"])
+async def test_a_pass_says_that_there_is_more_until_the_job_is_over(db: Database, outcome: Outcome) -> None:
+    job = Job()
+    outer = job.group()
+    inner = job.group(parent=outer)
+    first = job.task(group=inner)
+    if outcome is not WELL:
+        job.tasks(2, group_before(outer), job.task(first))
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=outcome)
+    resolver = Resolver(db)
+    while (done := await resolver.resolve_once()).more:
+        assert done.folded
+    assert (await job_row(db, job.id))["finished_at"] is not None
 
 
 async def test_a_task_tells_all_gates_behind_it_page_by_page(db: Database) -> None:
