@@ -16,7 +16,7 @@ from aaiclick_queue.flow.inputs import filled_in, spliced
 from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.outcome import Error, Failed, Skipped, Succeeded
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.references import group, node, nodes
+from aaiclick_queue.references import completed, group, node, nodes
 from tests.dag.written import ended, planned, result_of, tasks_of, write_job
 from tests.tools import claim, end, place_of, register_worker, running_worker, until
 
@@ -138,11 +138,12 @@ async def test_what_failed_was_skipped_or_gave_nothing_is_none(db: Database, qui
             planned(2, skip),
             planned(3, give, kwargs={"value": None}),
             planned(4, take, kwargs={"value": nodes([1, 2, 3])}, after=[1, 2, 3], rule="all_done"),
+            planned(5, take, kwargs={"value": completed([1, 2, 3])}, after=[4]),
         ],
     )
     async with running_worker(quick):
         assert await ended(db, job.job_id) == "FAILED"
-    assert got == [[None, None, None]]
+    assert got == [[None, None, None], [None]]  # where only what completed is asked for, the others are no items
 
 
 async def test_a_group_gives_what_completed_in_the_order_of_its_tasks(job: Written) -> None:
@@ -181,12 +182,13 @@ async def test_a_map_inside_a_group_counts_by_its_items(job: Written) -> None:
         planned(1, group=10),
         planned(2, group=11),
         planned(3, group=11, map_index=0),
-        planned(4, kwargs={"value": group(10)}, after=[1, 2, 3]),
+        planned(4, group=10),
+        planned(5, kwargs={"value": group(10)}, after=[1, 2, 3, 4]),
         groups=(PlannedGroup(number=10, name="all"), PlannedGroup(number=11, name="map", parent=10, mapped=True)),
     )
-    for number, result in ((1, "plain"), (2, "expander"), (3, "item")):
+    for number, result in ((1, "plain"), (2, "expander"), (3, "item"), (4, "behind the map")):
         await job.end(number, result)
-    assert await job.kwargs(4) == {"value": ["plain", "item"]}
+    assert await job.kwargs(5) == {"value": ["plain", "item", "behind the map"]}
 
 
 async def test_an_empty_group_gives_an_empty_list(job: Written) -> None:
