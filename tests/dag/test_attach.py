@@ -60,6 +60,25 @@ async def test_a_task_that_is_added_behind_one_that_has_ended_hears_of_its_end_o
     assert not await db.fetch("SELECT FROM aaiclick_queue.gates WHERE remaining <> 0")
 
 
+@pytest.mark.parametrize("folded", [True, False])
+async def test_the_failure_of_a_task_that_is_not_critical_is_a_skip_for_what_is_added_behind_it(
+    db: Database, folded: bool
+) -> None:
+    job = Job()
+    first, _ = job.task(critical=False), job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=FAILS)
+    if folded:
+        await settle(db)
+    [late] = await add(db, Adding(job.id), planned(901, after=[job[first]]))
+    await settle(db)
+    assert (await statuses(db, job.id))[late] == "SKIPPED"
+    await hands.end(*hands.held)
+    await hands.run()
+
+
 async def test_a_gate_whose_id_lies_behind_the_cursor_of_what_it_waits_for_is_told_at_once(db: Database) -> None:
     job = Job()
     first, other = job.task(), job.task()

@@ -1,12 +1,16 @@
-"""What the end of a job brings with it, and what its failures ask for."""
+"""What the start and the end of a job bring with them, and what its failures ask for."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from aaiclick_queue.flow.claim import Line, Wanted
 from aaiclick_queue.flow.dedupe import Key
 from aaiclick_queue.flow.enqueue import id_source
 from aaiclick_queue.flow.graph import Plan
+from aaiclick_queue.flow.job_control import cancel_job
 from aaiclick_queue.flow.operate import work_once
 from aaiclick_queue.flow.submit import NewJob, submit_job
 from aaiclick_queue.outcome import Outcome
@@ -55,3 +59,51 @@ async def test_a_group_without_a_task_is_over_when_it_is_written(db: Database) -
     assert gate["decided_at"] is not None
     await (await Hands.register(db)).run()
     await assert_counted(db, job.id)
+
+
+async def test_a_job_starts_once_with_the_first_of_its_tasks(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    behind = job.task(first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    begun = await job_row(db, job.id)
+    assert begun["status"] == "RUNNING"
+    await hands.end(job[first])
+    await settle(db)
+    await hands.take(job[behind])
+    assert (await job_row(db, job.id))["started_at"] == begun["started_at"]
+    assert len(await db.fetch("SELECT FROM aaiclick_queue.events WHERE type = 'JOB_STARTED'")) == 1
+    await hands.end(job[behind])
+    await hands.run()
+
+
+async def test_a_task_that_is_claimed_between_a_cancel_and_its_operation_starts_no_job(db: Database) -> None:
+    job = Job()
+    only = job.task()
+    await job.submit(db)
+    await cancel_job(db, job.id, by="me")
+    hands = await Hands.register(db)
+    await hands.take(job[only])
+    assert (await job_row(db, job.id))["status"] == "CANCELLED"
+    while await work_once(db):
+        pass
+    await settle(db)
+
+
+async def test_no_claim_waits_for_who_holds_the_job(db: Database) -> None:
+    job = Job()
+    first, second = job.task(queue="first"), job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.jobs WHERE id = $1 FOR UPDATE", job.id)
+        async with asyncio.timeout(10):  # it would be for ever
+            [run] = await Line({"first": 1}).claim(db, Wanted(10, hands.worker_id, 3600, 30))
+    assert (run.task_id, (await job_row(db, job.id))["status"]) == (job[first], "PENDING")
+    await hands.take(job[second])
+    assert (await job_row(db, job.id))["status"] == "RUNNING"
+    await hands.finish([run])
+    await hands.end(job[second])
+    await hands.run()
