@@ -21,7 +21,7 @@ from .plan_rows import INSERT_EDGES, INSERT_GATES, joined
 
 # All that this adds to or waits for, in the order of their ids: each either has ended by now or will arrive later.
 LOCK_GATES = """
-SELECT id, kind, state, remaining, edge_cursor FROM aaiclick_queue.gates
+SELECT id, state, remaining, edge_cursor FROM aaiclick_queue.gates
 WHERE id = ANY($1::bigint[]) AND job_id = $2::bigint ORDER BY id FOR UPDATE
 """
 TASKS_BEFORE = """
@@ -150,11 +150,8 @@ class Attacher:
         if to > gate["edge_cursor"]:
             self._asked.add(source)
         else:  # an id that was drawn by a clock behind: the cursor says that it was told
-            state = gate["state"]
-            if gate.get("kind") == "WAIT" and state == "SKIP":
-                state = "VETO"  # a condition that is not met: its group will not start
             results = await results_of_continued(self._tx, [source]) if choices else {}
-            await self._tx.fetch(ARRIVE_NOW, to, state, choices, known, source, results.get(source))
+            await self._tx.fetch(ARRIVE_NOW, to, gate["state"], choices, known, source, results.get(source))
 
 
 async def results_of_continued(tx: Transaction, ids: Sequence[int]) -> dict[int, str]:

@@ -14,10 +14,12 @@ from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.flow.submit import Adding, Submitted, add_to_job
 from aaiclick_queue.outcome import Outcome, Succeeded
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import FAILS, SKIPS, WELL, Hands, add, settle, statuses
+from tests.dag.hands import FAILS, SKIPS, WELL, Hands, add, assert_counted, settle, statuses
 from tests.dag.written import planned
 from tests.planned import Job
 from tests.tools import until
+
+SIDES = ("?true", "?false")
 
 
 async def edges(db: Database) -> set[tuple[int, int]]:
@@ -75,6 +77,99 @@ async def test_the_failure_of_a_task_that_is_not_critical_is_a_skip_for_what_is_
     [late] = await add(db, Adding(job.id), planned(901, after=[job[first]]))
     await settle(db)
     assert (await statuses(db, job.id))[late] == "SKIPPED"
+    await hands.end(*hands.held)
+    await hands.run()
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+async def test_a_task_that_runs_tells_those_behind_it_and_what_is_added_there(db: Database, behind: int) -> None:
+    job = Job()
+    first, other = job.tasks(2)
+    before = [job.task(first, *more) for more in ([], [other])[:behind]]
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first], job[other])
+    [late] = await add(db, Adding(job.id), planned(901, after=[job[first]]))
+    await settle(db)
+    await hands.end(job[first], job[other])
+    assert {*await hands.run()} >= {late, *job.of(before)}
+    await assert_counted(db, job.id)
+
+
+async def test_a_task_that_is_continued_before_its_new_gate_is_looked_at_tells_it_by_what_continues_it(
+    db: Database,
+) -> None:
+    job = Job()
+    first = job.task()
+    behind = job.task(first)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    [late] = await add(db, Adding(job.id), planned(901, after=[job[first]]))
+    [more] = await hands.continue_by(job[first], job.id, planned(902))
+    await settle(db)
+    found = await statuses(db, job.id)
+    assert (found[late], found[job[behind]], found[more]) == ("PENDING", "PENDING", "QUEUED")
+    assert await hands.run() == [more, *sorted([job[behind], late])]
+    await assert_counted(db, job.id)
+
+
+async def test_what_a_task_has_told_is_not_told_again_though_a_later_gate_has_an_id_before_it(db: Database) -> None:
+    job = Job()
+    first, other = job.tasks(2)
+    behind = job.task(first, other)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first], job[other])
+    await hands.end(job[first])
+    async with db.transaction() as tx:
+        plan = Plan([planned(901, after=[job[first]])])
+        late = (await add_to_job(tx, Adding(job.id), plan, lambda n: list(range(1000, 1000 + n)))).ids[901]
+    await settle(db)
+    [later] = await add(db, Adding(job.id), planned(902, after=[job[first]]))
+    await settle(db)
+    found = await statuses(db, job.id)
+    assert (found[late], found[later], found[job[behind]]) == ("QUEUED", "QUEUED", "PENDING")
+    await hands.end(job[other])
+    await hands.run()
+    await assert_counted(db, job.id)
+
+
+async def test_no_resolver_waits_for_who_holds_a_task_and_it_gets_its_gate_later(db: Database) -> None:
+    job = Job()
+    first = job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    [late] = await add(db, Adding(job.id), planned(901, after=[job[first]]))
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.tasks WHERE id = $1 FOR UPDATE", job[first])
+        async with asyncio.timeout(10):  # it would be for ever
+            assert (await Resolver(db).resolve_once()).held
+    await settle(db)
+    await hands.end(job[first])
+    assert await hands.run() == [late]
+
+
+async def test_a_branch_behind_the_cursor_of_a_task_goes_by_what_continues_that(db: Database) -> None:
+    job = Job()
+    first, other = job.tasks(2)
+    job.task(first)
+    job.task(first, other)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    [more] = await hands.continue_by(job[first], job.id, planned(900))
+    await settle(db)
+    await hands.take(more)
+    await hands.end(more, outcome=Succeeded("false"))
+    await settle(db)
+    await db.fetch("UPDATE aaiclick_queue.gates SET edge_cursor = 9223372036854775807 WHERE id = $1", job[first])
+    sides = [planned(901 + at, after=[Previous(job[first], choices=(side,))]) for at, side in enumerate(SIDES)]
+    yes, no = await add(db, Adding(job.id), *sides)
+    await settle(db)
+    found = await statuses(db, job.id)
+    assert (found[yes], found[no]) == ("SKIPPED", "QUEUED")
     await hands.end(*hands.held)
     await hands.run()
 

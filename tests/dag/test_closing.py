@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.claim import Line, Wanted
 from aaiclick_queue.flow.dedupe import Key
 from aaiclick_queue.flow.enqueue import id_source
@@ -15,10 +16,16 @@ from aaiclick_queue.flow.operate import work_once
 from aaiclick_queue.flow.submit import NewJob, submit_job
 from aaiclick_queue.outcome import Outcome
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import FAILS, WELL, Hands, assert_counted, gate_row, job_row, settle
+from tests.dag.hands import FAILS, WELL, Hands, assert_counted, gate_row, job_row, settle, statuses
 from tests.dag.written import planned
 from tests.planned import Job
 from tests.tools import count
+
+
+async def work(db: Database) -> None:
+    """All operations to their ends."""
+    while await work_once(db):
+        pass
 
 
 @pytest.mark.parametrize(("outcome", "status"), [(WELL, "COMPLETED"), (FAILS, "FAILED")], ids=["well", "fail"])
@@ -32,6 +39,42 @@ async def test_the_key_of_a_job_is_free_with_its_end(db: Database, outcome: Outc
     assert await count(db, "dedupe") == 0
 
 
+async def test_the_key_of_a_job_is_free_with_its_cancel(db: Database) -> None:
+    take = (await id_source(db)).take
+    async with db.transaction() as tx:
+        made = await submit_job(tx, NewJob(name="a job"), Plan([planned(1)]), take, key=Key("k"))
+    await cancel_job(db, made.job_id, by="me")
+    assert await count(db, "dedupe") == 0
+    await work(db)
+
+
+async def test_a_cancel_by_hand_takes_the_place_of_one_that_is_on_its_way(db: Database) -> None:
+    job = Job(fail_fast=True)
+    first, _ = job.tasks(2)
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first])
+    await hands.end(job[first], outcome=FAILS)
+    await settle(db)
+    by_hand = await cancel_job(db, job.id, by="me")
+    rows = await db.fetch("SELECT id FROM aaiclick_queue.operations WHERE status = 'OPEN'")
+    assert [row["id"] for row in rows] == [by_hand]
+    await work(db)
+    await settle(db)
+
+
+async def test_a_task_that_is_not_critical_and_was_cancelled_has_not_been_skipped(db: Database) -> None:
+    job = Job()
+    first = job.task(critical=False)
+    behind = job.task(first)
+    await job.submit(db)
+    assert await cancel(db, [job[first]]) == {job[first]}
+    await settle(db)
+    assert (await statuses(db, job.id))[job[behind]] == "UPSTREAM_FAILED"
+    assert (await job_row(db, job.id))["status"] == "FAILED"
+    await assert_counted(db, job.id)
+
+
 async def test_many_failures_of_a_job_that_fails_fast_are_one_cancel(db: Database) -> None:
     job = Job(fail_fast=True)
     job.tasks(3)
@@ -42,8 +85,7 @@ async def test_many_failures_of_a_job_that_fails_fast_are_one_cancel(db: Databas
         await hands.end(task_id, outcome=FAILS)
         await settle(db)
     assert await count(db, "operations") == 1
-    while await work_once(db):
-        pass
+    await work(db)
     await settle(db)
     assert (await job_row(db, job.id))["status"] == "FAILED"
     assert await count(db, "operations") == 1
@@ -87,8 +129,7 @@ async def test_a_task_that_is_claimed_between_a_cancel_and_its_operation_starts_
     hands = await Hands.register(db)
     await hands.take(job[only])
     assert (await job_row(db, job.id))["status"] == "CANCELLED"
-    while await work_once(db):
-        pass
+    await work(db)
     await settle(db)
 
 

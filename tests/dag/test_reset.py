@@ -6,13 +6,16 @@ import json
 
 import pytest
 
-from aaiclick_queue.flags import FORGET, HOOKED, IN_JOB, INPUTS, ORDERED, STOPS
+from aaiclick_queue.flags import FORGET, HOOKED, IN_JOB, INPUTS, LIMITED, ORDERED, STOPS
 from aaiclick_queue.flow.clear import clear_task
 from aaiclick_queue.flow.job_retry import retry_in_job
+from aaiclick_queue.flow.limits import NewLimit, set_limit
+from aaiclick_queue.flow.reaper import Reaper
+from aaiclick_queue.outcome import Later, Outcome, Released
 from aaiclick_queue.postgres import Database
-from tests.dag.hands import FAILS, Hands, gate_row, job_row, settle, statuses
+from tests.dag.hands import ERROR, FAILS, Hands, gate_row, job_row, settle, statuses
 from tests.planned import Job
-from tests.tools import count
+from tests.tools import count, make_due
 
 HOOKS = json.dumps({"failure": {"entrypoint": "hooks.failure"}})
 
@@ -41,7 +44,7 @@ async def test_it_has_the_flags_that_it_was_written_with(db: Database, given: st
         await hands.end(job[first])
         await settle(db)
         [run] = await hands.take(job[behind])
-        assert run.flags & ~2 == IN_JOB | flags  # 2: admitted under limits
+        assert run.flags & ~LIMITED == IN_JOB | flags
         await hands.end(job[behind])
         await settle(db)
         await clear_task(db, job[first], by="me")
@@ -119,3 +122,24 @@ async def test_a_task_that_waits_for_others_expires_in_time_too(db: Database) ->
     rows = await db.fetch("SELECT task_id FROM aaiclick_queue.timers")
     assert [row["task_id"] for row in rows] == [job[waiting]]
     await (await Hands.register(db)).run()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "place"), [(Later("RETRYING", ERROR, 3600), "delayed"), (Released(), "held")], ids=["retry", "release"]
+)
+async def test_a_run_of_a_capped_job_comes_back_to_its_place_in_the_line_of_its_job(
+    db: Database, outcome: Outcome, place: str
+) -> None:
+    job = Job(max_parallel=1)
+    first = job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await settle(db)
+    [run] = await hands.take(job[first])
+    assert run.flags & LIMITED
+    await set_limit(db, NewLimit("queue", "default", "running", 5), by="me")  # it has no slot of that
+    await hands.end(job[first], outcome=outcome)
+    assert await db.fetchval(f"SELECT order_key FROM aaiclick_queue.{place}") == job.id
+    await make_due(db)
+    await Reaper(db).due_once()
+    assert await hands.run() == [job[first]]
