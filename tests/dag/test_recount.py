@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aaiclick_queue.flow.attach import LOOK_AT
-from aaiclick_queue.flow.closure import Edge, Gate, Graph, Node
-from aaiclick_queue.flow.recount import Counted, End, State, Verdict, decide, recount
+from aaiclick_queue.flow.closure import Edge, Gate, Graph, Node, State
+from aaiclick_queue.flow.recount import Counted, End, Verdict, decide, recount
 from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.postgres import Database
 

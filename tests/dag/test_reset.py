@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -29,13 +30,14 @@ async def retry(db: Database, job: Job) -> set[int]:
 async def test_it_has_the_flags_that_it_was_written_with(db: Database, given: str) -> None:
     job = Job()
     first = job.task()
-    options, flags = {
+    known: dict[str, tuple[dict[str, Any], int]] = {
         "nothing": ({}, 0),
         "inputs": ({"kwargs": f'{{"x":{{"$node":{first}}}}}'}, INPUTS),
         "hooks": ({"hooks": HOOKS, "flags": HOOKED}, HOOKED),
         "an order": ({"order_by": "k"}, ORDERED),
         "an order that stops": ({"order_by": "k", "flags": STOPS}, ORDERED | STOPS),
-    }[given]
+    }
+    options, flags = known[given]
     behind = job.task(first, **options)
     await job.submit(db)
     hands = await Hands.register(db)
