@@ -145,3 +145,18 @@ async def test_a_run_of_a_capped_job_comes_back_to_its_place_in_the_line_of_its_
     await make_due(db)
     await Reaper(db).due_once()
     assert await hands.run() == [job[first]]
+
+
+async def test_an_end_that_nobody_had_folded_is_told_though_another_task_is_retried(db: Database) -> None:
+    job = Job()
+    first, bad, other = job.tasks(3)
+    behind = [job.task(first), job.task(first, other)]
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take(job[first], job[bad], job[other])
+    await hands.end(job[bad], outcome=FAILS)
+    await settle(db)
+    await hands.end(job[first], job[other])
+    assert await retry(db, job) == {job[bad]}
+    assert {*await hands.run()} == {job[bad], *job.of(behind)}
+    assert (await job_row(db, job.id))["status"] == "COMPLETED"
