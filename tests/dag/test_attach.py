@@ -177,7 +177,8 @@ async def test_a_branch_behind_the_cursor_of_a_task_goes_by_what_continues_that(
 async def test_a_gate_whose_id_lies_behind_the_cursor_of_what_it_waits_for_is_told_at_once(db: Database) -> None:
     job = Job()
     first, other = job.task(), job.task()
-    job.tasks(2, first)
+    job.task(first)
+    job.task(first, other)  # so that the first tells two gates, by one of its own
     await job.submit(db)
     hands = await Hands.register(db)
     await hands.take(job[first])
