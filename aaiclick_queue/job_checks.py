@@ -79,12 +79,22 @@ WHERE g.state <> 'WAITING' AND g.id NOT IN (SELECT id FROM coming) AND (
 LIMIT {LIMIT}
 """
 # The dependencies as they were drawn against the tasks as they are, without a look at any counter. Of a task that was
-# continued the gate of its continuation says how that came out, and what it chose is not asked. One that was retried,
-# or waits again because of that, has ended once before: what ran because of that end is right, whatever the next is.
+# continued the gate of its continuation says how that came out, and what it chose is not asked.
+#
+# One that was retried, or waits again because of that, had ended before: what started because of that end is right,
+# whatever the next one is. So that one, and no other, counts as it is wanted; but not for what was made or reset after
+# the last retry, for that has waited for the end that there is now. With a task go those that it continues.
+_STAYS_CLOSED = """CASE {rule}
+        WHEN 'one_success' THEN bool_and({came_to} <> 'done') FILTER (WHERE NOT needed.any_of)
+        WHEN 'all_done' THEN bool_or({came_to} IN ('open', 'not chosen')) FILTER (WHERE NOT needed.any_of)
+        WHEN 'always' THEN bool_or({came_to} IN ('open', 'not chosen'))
+                           FILTER (WHERE NOT needed.any_of AND needed.is_choice)
+        ELSE bool_or({came_to} IN ('open', 'failed', 'not chosen')) FILTER (WHERE NOT needed.any_of) END
+    OR bool_and({came_to} <> 'done') FILTER (WHERE needed.any_of)"""
 STARTED_TOO_EARLY = f"""
 WITH RECURSIVE {_LOOKED}, task AS MATERIALIZED (
-    SELECT t.id, t.group_id, coalesce(t.rule, 'all_success') AS rule, t.result, t.after_gate IS NOT NULL AS continued,
-           own.ended_as, CASE
+    SELECT t.id, t.created_at, t.job_id, t.parent_id, t.group_id, coalesce(t.rule, 'all_success') AS rule, t.result,
+           t.after_gate IS NOT NULL AS continued, own.ended_as, CASE
                WHEN own.ended_as = 'done' AND t.after_gate IS NOT NULL THEN (
                    SELECT CASE a.state WHEN 'WAITING' THEN 'open' WHEN 'OPEN' THEN 'done' WHEN 'SKIP' THEN 'skipped'
                                        ELSE 'failed' END FROM aaiclick_queue.gates a WHERE a.id = t.after_gate)
@@ -94,7 +104,7 @@ WITH RECURSIVE {_LOOKED}, task AS MATERIALIZED (
         SELECT CASE WHEN t.status IS NULL THEN 'open' WHEN {_IS_SKIPPED} THEN 'skipped'
                     WHEN t.status = 'COMPLETED' THEN 'done' ELSE 'failed' END AS ended_as) AS own
 ), its_group AS MATERIALIZED (
-    SELECT g.id, g.parent_group_id, coalesce(g.rule, 'all_success') AS rule
+    SELECT g.id, g.parent_group_id, g.spawned_by, coalesce(g.rule, 'all_success') AS rule
     FROM looked JOIN aaiclick_queue.groups g ON g.job_id = looked.id
 ), under AS (
     SELECT id AS top, id FROM its_group
@@ -121,29 +131,40 @@ WITH RECURSIVE {_LOOKED}, task AS MATERIALIZED (
 ), node AS (
     SELECT id, 'task' AS type, rule FROM task UNION ALL SELECT id, 'group', rule FROM its_group
 ), closed AS MATERIALIZED (
-    SELECT node.id, node.type FROM needed
+    SELECT node.id, node.type, node.rule FROM needed
     JOIN node ON node.id = needed.next_id AND node.type = needed.next_type
-    GROUP BY node.id, node.type, node.rule
-    HAVING CASE node.rule
-        WHEN 'one_success' THEN bool_and(needed.came_to <> 'done') FILTER (WHERE NOT needed.any_of)
-        WHEN 'all_done' THEN bool_or(needed.came_to IN ('open', 'not chosen')) FILTER (WHERE NOT needed.any_of)
-        WHEN 'always' THEN bool_or(needed.came_to IN ('open', 'not chosen'))
-                           FILTER (WHERE NOT needed.any_of AND needed.is_choice)
-        ELSE bool_or(needed.came_to IN ('open', 'failed', 'not chosen')) FILTER (WHERE NOT needed.any_of) END
-    OR bool_and(needed.came_to <> 'done') FILTER (WHERE needed.any_of)
+    GROUP BY node.id, node.type, node.rule HAVING {_STAYS_CLOSED.format(rule="node.rule", came_to="needed.came_to")}
 ), early AS MATERIALIZED (
-    SELECT task.id, task.id AS behind, 'task' AS type FROM closed JOIN task ON task.id = closed.id
-    WHERE closed.type = 'task' AND task.has_started
+    SELECT found.id, found.job_id, found.behind, found.type, found.rule, greatest(found.created_at, (
+        SELECT max(e.created_at) FROM aaiclick_queue.events e
+        WHERE e.task_id = found.id AND e.type IN ('TASK_RETRIED', 'TASK_CLEARED'))) AS reset_at
+    FROM (SELECT task.id, task.created_at, task.job_id, task.id AS behind, closed.type, closed.rule
+          FROM closed JOIN task ON task.id = closed.id WHERE closed.type = 'task' AND task.has_started
+          UNION ALL
+          SELECT task.id, task.created_at, task.job_id, closed.id, closed.type, closed.rule
+          FROM closed JOIN under ON under.top = closed.id JOIN task ON task.group_id = under.id
+          WHERE closed.type = 'group' AND task.has_started) AS found
+), again AS (
+    SELECT e.task_id AS id, max(e.created_at) AS at
+    FROM (SELECT DISTINCT job_id FROM early) AS its JOIN aaiclick_queue.events e ON e.job_id = its.job_id
+    WHERE e.type = 'TASK_RETRIED' OR e.type = 'TASK_CLEARED' AND e.data ? 'reason' GROUP BY e.task_id
+    UNION
+    SELECT adder.id, again.at FROM again JOIN task ON task.id = again.id LEFT JOIN under ON under.id = task.group_id
+    LEFT JOIN its_group ON its_group.id = under.top
+    JOIN task AS adder ON adder.id IN (task.parent_id, its_group.spawned_by) AND adder.continued
+), again_at AS MATERIALIZED (
+    SELECT 'task' AS type, id, max(at) AS at FROM again GROUP BY id
     UNION ALL
-    SELECT task.id, closed.id, 'group' FROM closed JOIN under ON under.top = closed.id
-    JOIN task ON task.group_id = under.id WHERE closed.type = 'group' AND task.has_started
+    SELECT 'group', under.top, max(again.at) FROM again JOIN task ON task.id = again.id
+    JOIN under ON under.id = task.group_id GROUP BY under.top
 )
-SELECT early.id FROM early WHERE NOT EXISTS (
-    SELECT FROM needed LEFT JOIN under ON needed.previous_type = 'group' AND under.top = needed.previous_id
-    JOIN task ON task.id = needed.previous_id OR task.group_id = under.id
-    JOIN aaiclick_queue.events e ON e.task_id = task.id
-        AND (e.type = 'TASK_RETRIED' OR e.type = 'TASK_CLEARED' AND e.data ? 'reason')
-    WHERE needed.next_id = early.behind AND needed.next_type = early.type)
+SELECT early.id FROM early JOIN needed ON needed.next_id = early.behind AND needed.next_type = early.type
+LEFT JOIN again_at ON again_at.id = needed.previous_id AND again_at.type = needed.previous_type
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN again_at.at > early.reset_at THEN 'done' ELSE needed.came_to END AS came_to
+) AS was
+GROUP BY early.id, early.behind, early.type, early.rule
+HAVING {_STAYS_CLOSED.format(rule="early.rule", came_to="was.came_to")}
 LIMIT {LIMIT}
 """
 CROWDED = f"""

@@ -28,6 +28,7 @@ T = TypeVar("T")
 _ENDED_AT = """CASE WHEN to_regclass('aaiclick_queue.attempts' || to_char(finished_at AT TIME ZONE 'UTC', '_YYYYMMDD'))
                     IS NOT NULL THEN finished_at ELSE now() END"""
 # A run that has ended moves to `attempts`. An expiry that has passed does not end what somebody wants to run again.
+# The events come in the order of the resets, which is that of the job's row: a transaction may have begun long before.
 RESET_TASKS = f"""
 WITH ended AS MATERIALIZED (
     SELECT t.id, t.worker_id, t.ready_at, t.started_at, t.finished_at, t.attempt, t.status, t.error,
@@ -76,8 +77,9 @@ WITH ended AS MATERIALIZED (
 ), checkpoints AS (
     DELETE FROM aaiclick_queue.checkpoints WHERE $5::boolean AND task_id = ANY($1::bigint[])
 ), noted AS (
-    INSERT INTO aaiclick_queue.events (task_id, job_id, run_epoch, type, data)
-    SELECT task_id, job_id, run_epoch, CASE type WHEN 'TASK_LIFTED' THEN 'TASK_CLEARED' ELSE type END,
+    INSERT INTO aaiclick_queue.events (created_at, task_id, job_id, run_epoch, type, data)
+    SELECT statement_timestamp(), task_id, job_id, run_epoch,
+           CASE type WHEN 'TASK_LIFTED' THEN 'TASK_CLEARED' ELSE type END,
            jsonb_strip_nulls(jsonb_build_object('by', $4::text, 'reason', CASE type
                WHEN 'TASK_LIFTED' THEN 'what it waits for runs again' END)) FROM open
 )

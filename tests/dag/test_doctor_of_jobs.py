@@ -152,24 +152,6 @@ async def test_every_kind_of_dependency_is_looked_at(db: Database, how: str) -> 
     assert await broken(db) == {EARLY}
 
 
-async def test_what_ran_because_of_an_end_stays_right_when_that_is_retried(db: Database) -> None:
-    job = Job()
-    first = job.task()
-    job.task(first, rule="all_done")
-    await job.submit(db)
-    await run_one(db, Failed(ERROR))
-    await resolve(db)
-    await run_one(db)
-    again = """UPDATE aaiclick_queue.tasks SET status = NULL, started_at = NULL, finished_at = NULL, run_epoch = NULL,
-               attempt = NULL, error = NULL WHERE id = $1"""
-    await db.fetch("INSERT INTO aaiclick_queue.events (task_id, type) VALUES ($1, 'TASK_RETRIED')", job[first])
-    await db.fetch(again, job[first])
-    assert EARLY not in await broken(db)
-    await db.fetch("DELETE FROM aaiclick_queue.events")
-    assert EARLY in await broken(db)
-    await db.fetch("UPDATE aaiclick_queue.tasks SET status = 'FAILED', started_at = now() WHERE id = $1", job[first])
-
-
 @pytest.mark.breaks_invariants
 async def test_more_at_work_than_a_cap_allows_is_found(db: Database) -> None:
     job = Job(max_parallel=1)
