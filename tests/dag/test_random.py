@@ -38,7 +38,7 @@ async def test_whatever_happens_every_job_ends_as_the_model_allows(settings: Set
             await crew.run()
             await check(props.db, crew)
         except BaseException as error:
-            error.add_note(f"DAG_SEED={seed}")
+            error.add_note(f"DAG_SEED={seed}, after {played} rounds")
             raise
         played, jobs, late, added = played + 1, jobs + JOBS, late + crew.journal.late, added + crew.journal.added
         await props.db.fetch(EMPTY)
