@@ -6,9 +6,11 @@ import copy
 import json
 from typing import Any
 
+from aaiclick_queue import doctor
 from aaiclick_queue.outcome import Cancelled, Failed, Skipped, Succeeded
 from aaiclick_queue.postgres import Database
-from tests.dag.crew import Crew, Job, Journal
+from tests.dag.additions import Job
+from tests.dag.crew import Crew, Journal
 from tests.dag.model import NEVER, Graph, Group, Task
 
 TASKS = "SELECT id, status, result, error->>'type' AS error, group_id FROM aaiclick_queue.tasks WHERE job_id = $1"
@@ -20,7 +22,8 @@ SELECT e.gate_id, e.next_gate_id FROM aaiclick_queue.gates g JOIN aaiclick_queue
 WHERE g.job_id = $1 AND e.next_gate_id > g.edge_cursor
 """
 EVENTS = "SELECT type FROM aaiclick_queue.events WHERE job_id = $1 AND task_id IS NULL ORDER BY created_at"
-PLACES = ("waiting", "arrivals", "ready", "delayed", "held", "leases")
+JOB = "SELECT status, finished_at, started_at, failing_at FROM aaiclick_queue.jobs WHERE id = $1"
+PLACES = ("waiting", "arrivals", "ready", "delayed", "held", "leases", "slots")
 
 
 async def check(db: Database, crew: Crew) -> None:
@@ -28,6 +31,7 @@ async def check(db: Database, crew: Crew) -> None:
     for place in PLACES:
         left = await db.fetch(f"SELECT * FROM aaiclick_queue.{place}")
         assert not left, f"left in {place}: {[dict(row) for row in left]}"
+    assert not [finding for finding in await doctor.check(db) if not finding.ok]
     for job in crew.jobs:
         await _look(db, crew.journal, job)
         _tasks_are_right(job)
@@ -59,6 +63,17 @@ async def _look(db: Database, journal: Journal, job: Job) -> None:
         elif task.status == "FAILED":
             assert row["error"] == "WorkerLost", f"t{number} failed by nobody"
             task.ran = True
+        elif task.status == "CANCELLED" and not task.by_hand:
+            task.by_hand, task.end = True, await _stopped_at(db, job, task)
+
+
+async def _stopped_at(db: Database, job: Job, task: Task) -> float:
+    """A moment not after the one at which the job, which must have been stopped, could end the task."""
+    [row] = await db.fetch(JOB, job.id)
+    if job.stopped is None:
+        assert row["failing_at"], f"t{task.number} was cancelled by nobody"
+        return 0.0
+    return job.stopped
 
 
 def _tasks_are_right(job: Job) -> None:
@@ -107,11 +122,16 @@ async def _counts_are_right(db: Database, job: Job) -> None:
 
 
 async def _job_is_right(db: Database, job: Job) -> None:
-    [row] = await db.fetch("SELECT status, finished_at, started_at FROM aaiclick_queue.jobs WHERE id = $1", job.id)
-    assert row["status"] == job.graph.verdict()
-    assert row["finished_at"] >= row["started_at"]
+    [row] = await db.fetch(JOB, job.id)
+    if job.stopped is not None:
+        assert row["status"] == "CANCELLED"
+    else:
+        assert row["status"] == ("FAILED" if row["failing_at"] else job.graph.verdict())
+        assert row["finished_at"] >= row["started_at"]
+        assert not row["failing_at"] or job.given["fail_fast"] or job.given["timeout"]
     events = [event["type"] for event in await db.fetch(EVENTS, job.id)]
-    assert events.count(f"JOB_{row['status']}") == 1, events
+    ends = [event for event in events if event in ("JOB_COMPLETED", "JOB_FAILED", "JOB_CANCELLED")]
+    assert ends == [f"JOB_{row['status']}"], events
     assert events.count("JOB_STARTED") <= 1, events
 
 

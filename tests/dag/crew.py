@@ -7,29 +7,32 @@ the journal is never kinder to the flow than the truth.
 from __future__ import annotations
 
 import asyncio
-import copy
 import itertools
 import json
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from aaiclick_queue.errors import BadJob, GroupClosed, JobEnded, LeaseLost, TasksBusy
+from aaiclick_queue.flow.admit import Admission, give_back_stopped
 from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted
 from aaiclick_queue.flow.complete import complete
 from aaiclick_queue.flow.fenced import Fence
-from aaiclick_queue.flow.graph import Previous
+from aaiclick_queue.flow.job_control import cancel_job, pause_job, resume_job
+from aaiclick_queue.flow.operate import work_once
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.flow.submit import Adding, NewJob, add_to_job, submit_job
 from aaiclick_queue.outcome import Cancelled, Ended, Error, Failed, Later, Outcome, Released, Skipped, Succeeded
 from aaiclick_queue.postgres import Connection, Database
 from aaiclick_queue.settings import Settings
-from tests.dag.model import Graph, Group, Task
-from tests.dag.plans import add_task, as_plan, draw_arrow, draw_graph, draw_value, numbers, returned
+from tests.dag.additions import Addition, Job
+from tests.dag.caps import assert_not_crowded
+from tests.dag.model import Group, Task
+from tests.dag.plans import as_plan, draw_graph, draw_value
 from tests.races.props import Props
 
 WORKERS = RESOLVERS = 3
@@ -52,27 +55,6 @@ LEFT JOIN aaiclick_queue.gates s ON s.id = e.gate_id LEFT JOIN aaiclick_queue.ta
 WHERE g.remaining > 0 AND g.job_id = ANY(ARRAY(SELECT id FROM aaiclick_queue.jobs WHERE status = 'RUNNING'))
 """
 OPEN_JOBS = "SELECT id FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING')"
-
-
-@dataclass
-class Job:
-    """One job: what the test knows of it."""
-
-    graph: Graph
-    id: int = 0
-    ids: dict[int, int] = field(default_factory=dict)
-    adds_left: int = 0
-    cancels_left: int = 0
-    cycles: list[tuple[list[Task | Group], list[int], int | None]] = field(default_factory=list)
-    refused: list[tuple[int, float]] = field(default_factory=list)  # a group that took no more, and when
-
-    def learn(self, ids: dict[int, int], nodes: list[Task | Group]) -> None:
-        self.ids |= ids
-        for node in nodes:
-            if isinstance(node, Task):
-                self.graph.tasks[node.number] = node
-            else:
-                self.graph.groups[node.number] = node
 
 
 @dataclass
@@ -101,6 +83,12 @@ class Crew:
         for job in self.jobs:
             job.adds_left = rng.choice([0, 2, 8])
             job.cancels_left = rng.choice([0, 0, 1, 5])
+            job.stop_left = rng.random() < 0.15
+            job.given = {
+                "fail_fast": rng.random() < 0.15,
+                "max_parallel": rng.choice([None, None, None, 1, 3]),
+                "timeout": rng.random() * erratic if rng.random() < 0.1 else None,
+            }
         self.journal = Journal()
         self._job_of: dict[int, Job] = {}
         self._numbers: dict[int, int] = {}
@@ -118,12 +106,13 @@ class Crew:
         for job in self.jobs:
             nodes: list[Task | Group] = [*job.graph.groups.values(), *job.graph.tasks.values()]
             async with self._props.db.transaction() as tx:
-                made = await submit_job(tx, NewJob(name="random"), as_plan(job.graph, nodes, {}, rng), self._props.take)
+                new = NewJob(name="random", **job.given)
+                made = await submit_job(tx, new, as_plan(job.graph, nodes, {}, rng), self._props.take)
             job.id = made.job_id
             self._learn(job, made.ids, [])
         acts: list[Callable[[Database, random.Random], Awaitable[None]]] = [
             *[self._work] * WORKERS, *[self._resolve] * RESOLVERS, self._reap, self._cancel, self._pass_time,
-            self._add_from_outside,
+            self._add_from_outside, self._control, self._operate, self._admit, self._look,
         ]  # fmt: skip
         running = [asyncio.create_task(self._with_database(act, at)) for at, act in enumerate(acts)]
         until = time.monotonic() + PATIENCE
@@ -138,12 +127,21 @@ class Crew:
             for one in running:
                 one.cancel()
             ends = await asyncio.gather(*running, return_exceptions=True)
-        resolver = Resolver(self._props.db)
-        while (await resolver.resolve_once()).folded:
-            pass
+        await self._tidy()
         broken = [end for end in ends if not isinstance(end, asyncio.CancelledError | None)]
         if broken:
             raise broken[0] if isinstance(broken[0], BaseException) else AssertionError(broken)
+
+    async def _tidy(self) -> None:
+        """Do what is left when all jobs have ended, and the workers are over."""
+        db = self._props.db
+        while await work_once(db):
+            pass
+        resolver = Resolver(db)
+        while (await resolver.resolve_once()).folded:
+            pass
+        await db.fetch("UPDATE aaiclick_queue.workers SET status = 'LOST'")
+        await Reaper(db).sweep_once()
 
     async def _left(self) -> str:
         """What a job that hangs has left behind: open tasks where they are, and gates with what was to tell them."""
@@ -227,6 +225,7 @@ class Crew:
                     landed = await complete(tx, [ended], worker_id=worker)
                     assert landed, "it held its lease, and lost it"
         except LeaseLost:
+            await self._complete(db, worker, [self._ended(one, Failed(ERROR))])
             return
         except (BadJob, GroupClosed):
             await self._complete(db, worker, [self._ended(one, self._outcome(one, rng))])
@@ -270,6 +269,8 @@ class Crew:
         moment = self._moment()
         landed = await complete(db, batch, worker_id=worker)
         self._note(landed, batch, moment)
+        stopped = [(one.task_id, one.run_epoch) for one in batch if one.task_id not in landed]
+        await give_back_stopped(db, stopped, worker_id=worker)
         return landed
 
     def _note(self, landed: set[int], batch: list[Ended], moment: float | None = None) -> None:
@@ -348,68 +349,36 @@ class Crew:
                     continue
                 self._added(adding, ids)
 
+    async def _control(self, db: Database, rng: random.Random) -> None:
+        """Jobs are paused, resumed and cancelled."""
+        while self._erratic:
+            await asyncio.sleep(rng.random() * 0.1)
+            job = rng.choice(self.jobs)
+            with suppress(JobEnded, TasksBusy):
+                if job.stop_left and rng.random() < 0.3:
+                    job.stop_left, moment = False, self._moment()
+                    await cancel_job(db, job.id, by="me")
+                    job.stopped = moment
+                elif rng.random() < 0.5:
+                    await pause_job(db, job.id, by="me")
+                else:
+                    await resume_job(db, job.id, by="me")
+        for job in self.jobs:
+            await resume_job(db, job.id, by="me")
+        await asyncio.sleep(3600)
 
-class Addition:
-    """A few nodes that somebody adds to a job that is there."""
+    async def _operate(self, db: Database, rng: random.Random) -> None:
+        while True:
+            await work_once(db, limit=rng.choice([1, 7, 1000]))
+            await asyncio.sleep(rng.random() * 0.01)
 
-    def __init__(self, job: Job, rng: random.Random, by: int | None = None) -> None:
-        self.job = job
-        self.by = by
-        self._rng = rng
-        self.returns: list[int] = []
-        own = job.graph.tasks[by].group if by is not None else None
-        self.own_group = None if own is None else job.ids[own]
-        self._graph = copy.copy(job.graph)
-        self._graph.tasks, self._graph.groups = dict(job.graph.tasks), dict(job.graph.groups)
-        places = [own, own, *rng.sample(list(job.graph.groups), min(2, len(job.graph.groups)))]
-        groups: list[Group] = []
-        for _ in range(rng.randint(0, 2)):
-            rule = rng.choice(["all_success", "all_done", "none_failed"])
-            group = Group(next(numbers), rng.choice([*places, *(g.number for g in groups)]), rule)
-            self._graph.groups[group.number] = group
-            groups.append(group)
-        places += [group.number for group in groups]
-        tasks = [add_task(self._graph, rng, rng.choice(places)) for _ in range(rng.randint(1, 4))]
-        self.new: list[Task | Group] = [*groups, *tasks]
-        before = [*job.graph.tasks, *job.graph.groups]
-        for _ in range(rng.randint(0, 4)):
-            target = rng.choice(self.new).number
-            source = rng.choice(before) if rng.random() < 0.6 else rng.choice(self.new).number
-            draw_arrow(self._graph, rng, source, target, refuse_cycles=rng.random() < 0.9)
+    async def _admit(self, db: Database, rng: random.Random) -> None:
+        admission = Admission(db)
+        while True:
+            await admission.admit_once(batch=rng.choice([1, 5, 500]))
+            await asyncio.sleep(rng.random() * 0.01)
 
-    @property
-    def can_continue(self) -> bool:
-        return self.by is not None and not self.job.graph.tasks[self.by].continued_by
-
-    def continue_by(self, rng: random.Random) -> None:
-        tasks = [node.number for node in self.new if isinstance(node, Task)]
-        groups = [node.number for node in self.new if isinstance(node, Group) and any(self._graph.subtree(node.number))]
-        if groups and rng.random() < 0.3:
-            self.returns = [rng.choice(groups)]
-        else:
-            self.returns = rng.sample(tasks, min(len(tasks), rng.randint(1, 2)))
-
-    def returned(self) -> tuple[Previous, ...]:
-        return returned(self._graph, self.returns)
-
-    def plan(self) -> Any:
-        return as_plan(self._graph, self.new, self.job.ids, self._rng)
-
-    def result(self) -> str:
-        """What the task returned, by the numbers of its nodes."""
-        [first, *more] = self.returns
-        if more:
-            return json.dumps({"$nodes": self.returns})
-        return json.dumps({"$group" if first in self._graph.groups else "$node": first})
-
-    @staticmethod
-    def with_ids(result: str | None, ids: dict[int, int]) -> str | None:
-        match json.loads(result or "null"):
-            case {"$nodes": list(given)}:
-                return json.dumps({"$nodes": [ids[one] for one in given]})
-            case {"$node": int(one)}:
-                return json.dumps({"$node": ids[one]})
-            case {"$group": int(one)}:
-                return json.dumps({"$group": ids[one]})
-            case _:
-                return result
+    async def _look(self, db: Database, rng: random.Random) -> None:
+        while True:
+            await assert_not_crowded(db)
+            await asyncio.sleep(0.01 + rng.random() * 0.02)

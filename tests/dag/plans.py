@@ -99,6 +99,7 @@ def as_plan(graph: Graph, new: Sequence[Task | Group], ids: Mapping[int, int], r
                 parent=_known(group.parent, ids),
                 rule=group.rule,  # type: ignore[arg-type]
                 previous=[_previous(graph, arrow, ids) for arrow in group.after],
+                max_parallel=rng.choice([None, None, None, 1, 2]),
             )
             for group in groups
         ],

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from aaiclick_queue.errors import BadJob, GroupClosed, JobEnded, LeaseLost, TasksBusy, UnknownJob, UnknownTask
-from aaiclick_queue.flow.admit import Admission
+from aaiclick_queue.flow.admit import Admission, give_back_stopped
 from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted
 from aaiclick_queue.flow.clear import clear_task
@@ -28,6 +28,7 @@ from aaiclick_queue.outcome import Cancelled, Ended, Error, Failed, Later, Outco
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
 from aaiclick_queue.spec import RULES
+from tests.dag.caps import assert_not_crowded
 from tests.dag.drawn import draw_plan
 from tests.dag.written import planned
 from tests.races.props import Props
@@ -40,21 +41,6 @@ OPEN_JOBS = "SELECT id FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUN
 TASKS = "SELECT id FROM aaiclick_queue.tasks WHERE job_id = $1 AND member_gate IS NOT NULL"
 GROUP_OF = "SELECT group_id FROM aaiclick_queue.tasks WHERE id = $1"
 GROUPS = "SELECT id FROM aaiclick_queue.groups WHERE job_id = $1"
-# Counted by leases and not by slots, as the doctor does.
-TOO_MANY = """
-WITH RECURSIVE inside AS (
-    SELECT g.id AS top, g.id, g.max_parallel FROM aaiclick_queue.groups g WHERE g.max_parallel IS NOT NULL
-    UNION ALL SELECT inside.top, g.id, inside.max_parallel
-    FROM inside JOIN aaiclick_queue.groups g ON g.parent_group_id = inside.id
-), capped AS (
-    SELECT t.id, inside.top, inside.max_parallel FROM inside JOIN aaiclick_queue.tasks t ON t.group_id = inside.id
-    UNION ALL SELECT t.id, j.id, j.max_parallel
-    FROM aaiclick_queue.jobs j JOIN aaiclick_queue.tasks t ON t.job_id = j.id WHERE j.max_parallel IS NOT NULL
-)
-SELECT capped.top, max_parallel, array_agg(capped.id) AS at_work
-FROM capped JOIN aaiclick_queue.leases l ON l.task_id = capped.id
-GROUP BY capped.top, max_parallel HAVING count(*) > max_parallel
-"""
 ABOUT = """
 WITH RECURSIVE around AS (
     SELECT t.id, t.group_id FROM aaiclick_queue.tasks t WHERE t.id = $1
@@ -154,6 +140,7 @@ class Fleet:
     async def _end(self, db: Database, worker: int, run: Claimed, rng: random.Random) -> None:
         outcome = self._outcome(rng)
         ended = Ended(run.task_id, run.run_epoch, outcome, time.monotonic(), time.monotonic(), flags=run.flags)
+        landed: set[int] = set()
         with suppress(LeaseLost, GroupClosed):
             adds = rng.random() < 0.15 if self._erratic else False
             async with db.transaction() as tx:
@@ -166,11 +153,13 @@ class Fleet:
                     await add_to_job(tx, adding, Plan(tasks), self._props.take)
                     self.done["continued" if returned else "added"] += 1
                 landed = await complete(tx, [ended], worker_id=worker)
-            if landed:
-                key = run.task_id, run.run_epoch
-                assert key not in self.landed, "a run ended twice"
-                if not isinstance(outcome, Released):
-                    self.landed.add(key)
+        key = run.task_id, run.run_epoch
+        if not landed:
+            await give_back_stopped(db, [key], worker_id=worker)
+            return
+        assert key not in self.landed, "a run ended twice"
+        if not isinstance(outcome, Released):
+            self.landed.add(key)
 
     def _outcome(self, rng: random.Random) -> Outcome:
         choices: list[Outcome] = [
@@ -266,8 +255,7 @@ class Fleet:
                     told = [await self._told(db, row["id"]) for row in broken]
                     assert not told, "\n".join([one.name, *told])
             for _ in range(20):
-                crowded = [dict(row) for row in await db.fetch(TOO_MANY)]
-                assert not crowded, f"more at work than the cap: {crowded}"
+                await assert_not_crowded(db)
                 await asyncio.sleep(0.01 + rng.random() * 0.015)
 
     async def _told(self, db: Database, task_id: int) -> str:

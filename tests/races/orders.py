@@ -127,6 +127,7 @@ class Play:
             options = [current, *others] if self._preemptions > 0 else [current]
         at = len(self.decisions)
         choice = self._choices[at] if at < len(self._choices) else 0
+        assert choice < len(options), "the scene is not the same every time it is played"
         self.decisions.append((choice, len(options)))
         if current in runnable and options[choice] is not current:
             self._preemptions -= 1

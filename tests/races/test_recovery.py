@@ -43,6 +43,7 @@ async def settle(db: Database) -> None:
     resolver = Resolver(db)
     while (done := await resolver.resolve_once()).folded or done.more:
         pass
+    await db.fetch("UPDATE aaiclick_queue.workers SET status = 'LOST'")
     await Admission(db).admit_once()
     await Reaper(db).sweep_once()
 
@@ -100,4 +101,4 @@ async def test_whatever_is_changed_by_hand_every_job_ends_and_all_its_counts_are
             raise
         print(f"round {played + 1} {seed}: {dict(fleet.done)}")  # noqa: T201 - shown with -s, for long runs
         if played + 1 < rounds:
-            await props.db.fetch(f"{EMPTY}, aaiclick_queue.slots, aaiclick_queue.held, aaiclick_queue.operations")
+            await props.db.fetch(EMPTY)
