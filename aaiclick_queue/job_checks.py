@@ -146,8 +146,10 @@ WITH RECURSIVE {_LOOKED}, task AS MATERIALIZED (
           WHERE closed.type = 'group' AND task.has_started) AS found
 ), again AS (
     SELECT e.task_id AS id, max(e.created_at) AS at
-    FROM (SELECT DISTINCT job_id FROM early) AS its JOIN aaiclick_queue.events e ON e.job_id = its.job_id
-    WHERE e.type = 'TASK_RETRIED' OR e.type = 'TASK_CLEARED' AND e.data ? 'reason' GROUP BY e.task_id
+    FROM (SELECT DISTINCT job_id FROM early) AS its CROSS JOIN LATERAL (
+        SELECT e.task_id, e.created_at FROM aaiclick_queue.events e WHERE e.job_id = its.job_id
+        AND (e.type = 'TASK_RETRIED' OR e.type = 'TASK_CLEARED' AND e.data ? 'reason') OFFSET 0) AS e
+    GROUP BY e.task_id
     UNION
     SELECT adder.id, again.at FROM again JOIN task ON task.id = again.id LEFT JOIN under ON under.id = task.group_id
     LEFT JOIN its_group ON its_group.id = under.top

@@ -11,6 +11,7 @@ import itertools
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,8 +66,7 @@ class Journal:
     ends: dict[int, tuple[float, Outcome]] = field(default_factory=dict)
     by_hand: dict[int, float] = field(default_factory=dict)
     runs: set[tuple[int, int]] = field(default_factory=set)
-    late: int = 0
-    added: int = 0
+    done: Counter[str] = field(default_factory=Counter)
 
 
 class Crew:
@@ -241,7 +241,7 @@ class Crew:
         self._learn(adding.job, ids, adding.new)
         if adding.by is not None:
             adding.job.graph.tasks[adding.by].continued_by += adding.returns
-        self.journal.added += 1
+        self.journal.done["additions"] += 1
 
     async def _add(self, tx: Connection, adding: Addition, fence: Fence | None) -> dict[int, int]:
         job = adding.job
@@ -299,7 +299,7 @@ class Crew:
     async def _come_late(self, db: Database, worker: int, held: list[Claimed], rng: random.Random) -> None:
         """A worker that everybody has given up, or is about to, completes what it had."""
         landed = await self._complete(db, worker, [self._ended(one, self._outcome(one, rng)) for one in held])
-        self.journal.late += len(held) - len(landed)
+        self.journal.done["late ends"] += len(held) - len(landed)
 
     # The others.
 
@@ -359,8 +359,10 @@ class Crew:
                     job.stop_left, moment = False, self._moment()
                     await cancel_job(db, job.id, by="me")
                     job.stopped = moment
+                    self.journal.done["cancelled jobs"] += 1
                 elif rng.random() < 0.5:
                     await pause_job(db, job.id, by="me")
+                    self.journal.done["pauses"] += 1
                 else:
                     await resume_job(db, job.id, by="me")
         for job in self.jobs:
