@@ -23,7 +23,7 @@ from ..schema import Transaction
 from .cancel import FINAL, TAKE_LEASED, TAKE_WAITING, take_from
 from .closure import downstream, trim
 from .job_graph import hold_job, load_graph, see_ends
-from .recount import recount
+from .reenter import recount_reset
 from .reset import LEFT, Reset, drop, pages, write_back
 
 JOB_OF_TASK = "SELECT job_id, member_gate FROM aaiclick_queue.tasks WHERE id = $1"
@@ -83,7 +83,7 @@ async def _clear(tx: Connection, job_id: int, task_id: int, by: str) -> set[int]
     taken = await _take(tx, closure.again, TAKE_TO_CLEAR, CLEARED)
     trimmed = trim(graph, closure)
     seen = await see_ends(tx, trimmed.graph)
-    recounted = recount(trimmed.graph, seen.ends, taken.keys(), seen.chosen)
+    recounted = await recount_reset(tx, trimmed.graph, seen, taken.keys())
     await drop(tx, trimmed, closure, job_id=job_id)
     types = dict.fromkeys(taken.keys() | recounted.lifted, "TASK_CLEARED")
     await write_back(tx, job_id, recounted, Reset(types, taken, forget=True), by=by)

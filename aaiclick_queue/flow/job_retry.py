@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 from ..schema import Transaction
 from .job_graph import hold_job, hold_job_if_free, load_graph, see_ends
-from .recount import recount
+from .reenter import recount_reset
 from .reset import Reset, write_back
 
 ENDED_BADLY = ("FAILED", "CANCELLED")
@@ -54,7 +54,7 @@ async def _retry(tx: Transaction, job_id: int, ids: Collection[int] | None, by: 
     seen = await see_ends(tx, graph)
     bad = {task_id for task_id, status in seen.statuses.items() if status in ENDED_BADLY}
     seeds = bad if ids is None else bad.intersection(ids)
-    recounted = recount(graph, seen.ends, seeds, seen.chosen)
+    recounted = await recount_reset(tx, graph, seen, seeds)
     types = dict.fromkeys(recounted.lifted, "TASK_LIFTED") | dict.fromkeys(seeds, "TASK_RETRIED")
     await write_back(tx, job_id, recounted, Reset(types, {}, forget=False), by=by)
     return seeds
