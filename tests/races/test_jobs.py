@@ -113,7 +113,7 @@ async def test_a_job_is_cancelled_while_it_closes(stage: Stage, props: Props, be
 
 
 class Mortal(Database):
-    """A connection that is cut before the statement of that number, or before the commit that follows it."""
+    """A connection that is cut before the statement of that number."""
 
     def __init__(self, settings: Settings, dies_before: int) -> None:
         super().__init__(settings, size=1, flow=True)
