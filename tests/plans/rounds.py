@@ -72,6 +72,7 @@ COLD = {
     "job_graph.": "by hand, all of one job",
     "job_retry.": "by hand",
     "clear.": "by hand",
+    "reenter.": "by hand, at a clear or a retry: one job",
     "reset.": "by hand, a page of ten thousand of one job at a time",
     "sweep_gates.": "once a minute, a page of gates",
     "attach.ARRIVE_NOW": "for an id that was drawn by a clock behind",
