@@ -12,6 +12,7 @@ worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 job ──submit──► tasks + waiting + gates                flow/graph.py, flow/submit.py
 an end ──arrives──► resolver ──► gates open ──► ready  flow/arrive.py, flow/resolve.py
+registered job ──scheduler──► a job for each tick      ticking.py, flow/scheduler.py, flow/firing.py
 reaper: lost and overdue runs, due delays, expiries    flow/reaper.py
 waiting: results, by a nudge when a task has ended     waiting.py, nudges.py, channel.py
 prune: finished tasks and history beyond the policy    flow/prune.py, flow/days.py
@@ -25,18 +26,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .backfilling import backfill, missing_ticks
     from .by_hand import add_task_to_job, apply, create_job, create_task
     from .canvas import chain, chord, group, signature
     from .client import Client, connect
     from .context import current
     from .errors import (
         BadJob,
+        BadSchedule,
         Cancel,
         DuplicateTask,
         Fail,
         GroupClosed,
         JobCancelled,
         JobEnded,
+        JobExists,
         JobFailed,
         LeaseLost,
         QueueError,
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
     from .handles import Handle, handle
     from .injection import Inject, injected
     from .job_handles import JobHandle, job_handle
-    from .jobs import Job, job, run_job
+    from .jobs import Job, job
     from .limits import limit_key, limit_queue, limit_task, list_limits, pause_task, resume_task
     from .middleware import Enqueuing, Middleware, Proceed, Running, use
     from .nodes import Group, Node
@@ -81,10 +85,24 @@ if TYPE_CHECKING:
         retry_failed_tasks,
         retry_task,
     )
+    from .registered import (
+        RegisteredJob,
+        delete_registered_job,
+        disable_job,
+        enable_job,
+        get_registered_job,
+        list_registered_jobs,
+        next_runs,
+        register_job,
+        reset_registered_job,
+        tick_history,
+        upsert_registered_job,
+    )
     from .resources import on_shutdown, on_startup, resource
     from .results import as_completed, gather
     from .routing import branch, when
     from .settings import Settings
+    from .starting import run_job
     from .status import JobStatus, Status
     from .tasks import Task, enqueue, task
     from .trying import ajob_test, job_test
@@ -93,18 +111,21 @@ if TYPE_CHECKING:
 # Imported when first asked for: the command line must not pay for what it does not use. No module may have the name
 # of something here: importing it would put the module in the name's place.
 _HOMES = {
+    "backfilling": ("backfill", "missing_ticks"),
     "canvas": ("chain", "chord", "group", "signature"),
     "by_hand": ("add_task_to_job", "apply", "create_job", "create_task"),
     "client": ("Client", "connect"),
     "context": ("current",),
     "errors": (
         "BadJob",
+        "BadSchedule",
         "Cancel",
         "DuplicateTask",
         "Fail",
         "GroupClosed",
         "JobCancelled",
         "JobEnded",
+        "JobExists",
         "JobFailed",
         "LeaseLost",
         "QueueError",
@@ -125,7 +146,7 @@ _HOMES = {
     "handles": ("Handle", "handle"),
     "injection": ("Inject", "injected"),
     "job_handles": ("JobHandle", "job_handle"),
-    "jobs": ("Job", "job", "run_job"),
+    "jobs": ("Job", "job"),
     "limits": ("limit_key", "limit_queue", "limit_task", "list_limits", "pause_task", "resume_task"),
     "middleware": ("Enqueuing", "Middleware", "Proceed", "Running", "use"),
     "nodes": ("Group", "Node"),
@@ -149,10 +170,24 @@ _HOMES = {
         "retry_failed_tasks",
         "retry_task",
     ),
+    "registered": (
+        "RegisteredJob",
+        "delete_registered_job",
+        "disable_job",
+        "enable_job",
+        "get_registered_job",
+        "list_registered_jobs",
+        "next_runs",
+        "register_job",
+        "reset_registered_job",
+        "tick_history",
+        "upsert_registered_job",
+    ),
     "resources": ("on_shutdown", "on_startup", "resource"),
     "results": ("as_completed", "gather"),
     "routing": ("branch", "when"),
     "settings": ("Settings",),
+    "starting": ("run_job",),
     "status": ("JobStatus", "Status"),
     "tasks": ("Task", "enqueue", "task"),
     "trying": ("ajob_test", "job_test"),
@@ -162,6 +197,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BadJob",
+    "BadSchedule",
     "Cancel",
     "Client",
     "DuplicateTask",
@@ -176,6 +212,7 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobEnded",
+    "JobExists",
     "JobFailed",
     "JobHandle",
     "JobStatus",
@@ -187,6 +224,7 @@ __all__ = [
     "Proceed",
     "QueueError",
     "QueueFull",
+    "RegisteredJob",
     "Retry",
     "Running",
     "Settings",
@@ -206,6 +244,7 @@ __all__ = [
     "ajob_test",
     "apply",
     "as_completed",
+    "backfill",
     "branch",
     "cancel_job",
     "chain",
@@ -216,10 +255,14 @@ __all__ = [
     "create_job",
     "create_task",
     "current",
+    "delete_registered_job",
+    "disable_job",
+    "enable_job",
     "enqueue",
     "fan_in",
     "gather",
     "get_job",
+    "get_registered_job",
     "get_task",
     "get_tasks_for_job",
     "group",
@@ -235,12 +278,17 @@ __all__ = [
     "limit_task",
     "list_jobs",
     "list_limits",
+    "list_registered_jobs",
     "map",
+    "missing_ticks",
+    "next_runs",
     "on_shutdown",
     "on_startup",
     "pause_job",
     "pause_task",
+    "register_job",
     "rerun",
+    "reset_registered_job",
     "resource",
     "resume_job",
     "resume_task",
@@ -249,7 +297,9 @@ __all__ = [
     "run_job",
     "signature",
     "task",
+    "tick_history",
     "timeline",
+    "upsert_registered_job",
     "use",
     "when",
 ]

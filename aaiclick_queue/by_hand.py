@@ -17,9 +17,10 @@ from .flow.submit import Adding
 from .handles import Handle
 from .job_handles import JobHandle
 from .job_options import JobOptions
-from .jobs import Job, key_of, new_job, run_job
+from .jobs import Job, key_of, new_job
 from .nodes import Group, Joint, Node, listed
 from .references import renumbered
+from .starting import run_job
 from .tasks import Task, by_name
 from .wiring import node_by_name, node_of
 
@@ -43,7 +44,7 @@ async def create_job(
     """A job of one node, task or entrypoint, or of a list of them; an item may be {"entrypoint": …, "kwargs": {…}}."""
     given = JobOptions.given({**options, "name": name})
     if isinstance(entry, Job):
-        return await run_job(entry.entrypoint, connection=connection, client=client, name=name, **options)
+        return await run_job(name, entry.entrypoint, connection=connection, client=client, **options)
     client = client or await default_client()
     joints = _loose([_made(one) for one in listed(entry)])
     if not joints:

@@ -30,3 +30,5 @@ class Check(msgspec.Struct, frozen=True):
     arguments: Callable[[Settings], Sequence[Any]] = lambda _: ()
     # Something that another transaction holds at this moment looks broken: what is broken is so in a second look too.
     twice: bool = False
+    # What SQL cannot say: whether a row that the statement gives is broken.
+    keep: Callable[[Any], bool] = lambda _: True

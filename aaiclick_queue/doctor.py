@@ -16,6 +16,7 @@ from .flow.place import in_line
 from .flow.prune import DAY, Policy
 from .job_checks import JOB_CHECKS
 from .postgres import Database
+from .schedule_checks import SCHEDULE_CHECKS, SCHEDULE_NOTICES
 from .settings import Settings
 
 # Compiled, the longest of the checks took 7 s over 100,000 tasks, and 1.8 s as it is.
@@ -182,13 +183,16 @@ CHECKS = (
     ),
     Check(
         "finished jobs are pruned by policy",
-        f"""SELECT id FROM (SELECT id, status, finished_at FROM aaiclick_queue.jobs
+        f"""SELECT id FROM (SELECT id, status, finished_at, retention_seconds FROM aaiclick_queue.jobs
                             ORDER BY id LIMIT {10 * LIMIT}) AS j
-            WHERE status = 'COMPLETED' AND finished_at < now() - make_interval(secs => $1::float8)
-               OR status IN ('FAILED', 'CANCELLED') AND finished_at < now() - make_interval(secs => $2::float8)
+            WHERE retention_seconds IS NULL AND (
+                      status = 'COMPLETED' AND finished_at < now() - make_interval(secs => $1::float8)
+                      OR status IN ('FAILED', 'CANCELLED') AND finished_at < now() - make_interval(secs => $2::float8))
+               OR status IN ('COMPLETED', 'FAILED', 'CANCELLED')
+                  AND finished_at < now() - make_interval(secs => retention_seconds + 86400)
             LIMIT {LIMIT}""",
-        "jobs that ended longer ago than RETENTION_COMPLETED_DAYS, or RETENTION_FAILED_DAYS if FAILED or CANCELLED, by "
-        "more than a day; one whose failed task stops a strict order stays",
+        "jobs that ended longer ago than their retention, RETENTION_COMPLETED_DAYS, or RETENTION_FAILED_DAYS if FAILED "
+        "or CANCELLED, by more than a day; one whose failed task stops a strict order stays",
         "start a worker, or `aaiclick-queue background`, or `aaiclick-queue prune`; `aaiclick-queue task unblock ID`",
         _overdue,
     ),
@@ -201,6 +205,7 @@ CHECKS = (
         _old_history,
     ),
     *JOB_CHECKS,
+    *SCHEDULE_CHECKS,
 )
 
 
@@ -223,6 +228,7 @@ NOTICES = (
         "queues with tasks that have waited for a minute, and no ACTIVE worker that serves them",
         "start a worker with -Q naming them, or `aaiclick-queue queue pause` those that are to wait",
     ),
+    *SCHEDULE_NOTICES,
 )
 NAMES_SHOWN = 5
 
@@ -254,4 +260,5 @@ async def _broken(db: Database, one: Check) -> set[object]:
 async def _look(db: Database, one: Check) -> set[object]:
     async with db.transaction() as tx:
         await tx.fetch(PLANS)
-        return {row[0] for row in await tx.fetch(one.sql, *one.arguments(db.settings))}
+        rows = await tx.fetch(one.sql, *one.arguments(db.settings))
+    return {row[0] for row in rows if one.keep(row)}

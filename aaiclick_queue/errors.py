@@ -7,7 +7,9 @@ QueueError
 ├── NoFleet                  no fleet of that name runs here
 ├── BadTask                  a decorator or an option that cannot work
 │   ├── BadJob               a graph that cannot work: a cycle, equal names, a node of another job
+│   ├── BadSchedule          a cron expression, time zone or interval that cannot work; names the place in it
 │   └── BadResource          a resource that is missing, given twice or in a circle; refused when a worker starts
+├── JobExists                a job of that name is registered already
 ├── StartupFailed            a resource or an on_startup function raised: the worker claimed nothing
 ├── ArgumentsDoNotFit        arguments that the function does not take (also ValueError)
 ├── ResultDoesNotEncode      a result that JSON cannot carry (also TypeError)
@@ -80,6 +82,14 @@ class BadTask(QueueError, TypeError):
 
 class BadJob(BadTask):
     """A job whose graph cannot work; nothing of it was written."""
+
+
+class JobExists(QueueError):
+    """A job of that name is registered already."""
+
+
+class BadSchedule(BadTask):
+    """A cron expression, a time zone, an interval or bounds that cannot work; the message names the place."""
 
 
 class BadResource(BadTask):

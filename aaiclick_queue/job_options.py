@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
 
 from .errors import BadJob
+from .retry import seconds
 from .spec import CHECKS, DedupeMode, Hooks, hooks_text, truth, whole
+
+DAY = 86400.0
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +28,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_success: Hooks | None = None
     on_failure: Hooks | None = None
     metadata: dict[str, Any] | None = None
+    retention: float | None = None  # seconds
     correlation_id: str | None = None
     dedupe_key: str | None = None
     dedupe: DedupeMode | None = None
@@ -53,8 +58,16 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         return hooks_text({"success": self.on_success, "failure": self.on_failure})
 
 
+def days(name: str, value: Any) -> float:
+    """The check of a time to keep something: days as a number, or a timedelta; in seconds."""
+    if isinstance(value, bool) or not isinstance(value, int | float | timedelta):
+        raise BadJob(f"{name}={value!r}: give days as a number, or a timedelta")
+    return seconds(name, value if isinstance(value, timedelta) else value * DAY, least=1, most=100 * 366 * DAY)
+
+
 _CHECKS: dict[str, Any] = {
     **{name: CHECKS[name] for name in JobOptions.__struct_fields__ if name in CHECKS},
     "max_parallel": whole(1, 2**31 - 1),
     "fail_fast": truth,
+    "retention": days,
 }

@@ -36,6 +36,7 @@ ORDER BY j.id DESC OFFSET $5 LIMIT $6
 """
 NEWEST_JOBS = _JOBS.format(only="")
 OPEN_JOBS = _JOBS.format(only="AND status IN ('PENDING', 'RUNNING')")
+REGISTERED_JOBS = _JOBS.format(only="AND registered_job_id = $7")
 _COUNT = """
 SELECT count(*) FROM (SELECT name, status FROM aaiclick_queue.jobs WHERE pruned_at IS NULL {only}
                       ORDER BY id DESC LIMIT $1) AS j
@@ -46,8 +47,9 @@ COUNT_OPEN_JOBS = _COUNT.format(only="AND status IN ('PENDING', 'RUNNING')")
 BEYOND_SCAN = "SELECT id FROM aaiclick_queue.jobs WHERE id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1"
 JOB = f"""
 SELECT {_ROW}, j.entrypoint, j.kwargs, j.returns, j.error, j.hooks, j.metadata, j.correlation_id, j.submitted_by,
-       j.max_parallel, j.fail_fast, j.failing_at
-FROM aaiclick_queue.jobs j LEFT JOIN aaiclick_queue.gates g ON g.id = j.id WHERE j.id = $1 AND j.pruned_at IS NULL
+       j.max_parallel, j.fail_fast, j.failing_at, r.name AS registered
+FROM aaiclick_queue.jobs j LEFT JOIN aaiclick_queue.gates g ON g.id = j.id
+LEFT JOIN aaiclick_queue.registered_jobs r ON r.id = j.registered_job_id WHERE j.id = $1 AND j.pruned_at IS NULL
 """
 JOB_EXISTS = "SELECT id FROM aaiclick_queue.jobs WHERE id = $1 AND pruned_at IS NULL"
 NEWEST_NAMED = "SELECT id FROM aaiclick_queue.jobs WHERE name = $1 AND pruned_at IS NULL ORDER BY id DESC LIMIT 1"
@@ -92,7 +94,10 @@ class JobRow(Lasting, frozen=True, kw_only=True):
 
 
 class JobView(JobRow, frozen=True, kw_only=True):
-    """Everything about one job but its tasks. `returns` is what its body returned, naming tasks by their ids."""
+    """Everything about one job but its tasks. `returns` is what its body returned, naming tasks by their ids.
+
+    `registered` is the name of the registered job that it is a run of, while that is there.
+    """
 
     entrypoint: str | None
     kwargs: Any
@@ -105,6 +110,7 @@ class JobView(JobRow, frozen=True, kw_only=True):
     max_parallel: int | None
     fail_fast: bool
     failing_at: datetime | None
+    registered: str | None
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -119,6 +125,7 @@ class JobFilter(msgspec.Struct, frozen=True):
 
     status: JobStatus | None = None
     like: str | None = None
+    registered_id: int | None = None  # only runs of this registered job
 
     @property
     def pattern(self) -> str | None:
@@ -139,8 +146,11 @@ async def read_jobs(
 ) -> JobPage:
     """Jobs older than `before`, newest first; looks at 100,000 of them at most."""
     wanted = wanted or JobFilter()
-    statement = OPEN_JOBS if wanted.is_open else NEWEST_JOBS
-    rows = await db.fetch(statement, before, SCAN_LIMIT, wanted.status, wanted.pattern, offset, limit)
+    given = (before, SCAN_LIMIT, wanted.status, wanted.pattern, offset, limit)
+    if wanted.registered_id is not None:
+        rows = await db.fetch(REGISTERED_JOBS, *given, wanted.registered_id)
+    else:
+        rows = await db.fetch(OPEN_JOBS if wanted.is_open else NEWEST_JOBS, *given)
     jobs = [JobRow(**dict(row)) for row in rows]
     if len(jobs) >= limit:
         return JobPage(jobs, jobs[-1].id)

@@ -1,7 +1,6 @@
 """Jobs: the decorator, and the ways to write one. Its body builds the nodes, here or on a worker.
 
-`enqueue` runs the body where it is called and writes job, groups, tasks and dependencies in one transaction; `run_job`
-writes the job and one entry task, and the worker that takes it runs the same body there.
+`enqueue` runs the body where it is called and writes job, groups, tasks and dependencies in one transaction.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import msgspec
 from .building import Building, Frame, frame_here
 from .callers import run_sync
 from .client import Client, default_client
-from .codec import Signature, decode_json, encode_json
-from .errors import ArgumentsDoNotFit, BadJob, UnknownJob, WrongContext
+from .codec import Signature, encode_json
+from .errors import ArgumentsDoNotFit, BadJob, WrongContext
 from .flow.dedupe import Key
 from .flow.graph import Plan
 from .flow.submit import NewJob, Submitted
@@ -27,12 +26,12 @@ from .handles import blocking_client, check_blocking
 from .job_handles import JobHandle
 from .job_options import JobOptions
 from .limits import whoami
-from .nodes import Group, Node
+from .nodes import Group
 from .portal import submit
+from .schedule_options import SCHEDULE_ONLY, ScheduleOptions
 from .settings import Settings
 from .spec import Options
-from .tasks import Task, by_name, entrypoint_of, register
-from .wiring import refuse_look_alikes
+from .tasks import Task, entrypoint_of, register
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,10 +42,17 @@ known_jobs: dict[str, list[Job[Any, Any]]] = {}  # by name: only what imported m
 class Job(Generic[P, R]):
     """A function that builds the nodes of a job. Called in the body of another one it is a group of that."""
 
-    def __init__(self, function: Callable[..., Any], entrypoint: str, options: JobOptions) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        entrypoint: str,
+        options: JobOptions,
+        schedule: ScheduleOptions | None = None,
+    ) -> None:
         self.function = function
         self.entrypoint = entrypoint
         self.defaults = options
+        self.schedule = schedule  # as its code declares it: workers write it down when they start
         self.signature = Signature.of(function)
         self.entry: Task[P, R] = Task(
             function, entrypoint, Options(queue=options.queue, priority=options.priority), None
@@ -198,14 +204,20 @@ def job(given: Any = None, /, *, entrypoint: str | None = None, **options: Any) 
         if "name" in options:
             raise BadJob(f"@job({given!r}, name={options['name']!r}): give one name")
         options["name"], given = given, None
+    timed = {name: options.pop(name) for name in [*options] if name in SCHEDULE_ONLY}
     checked = JobOptions.given(options)
+    if timed and not {"schedule", "interval"} & timed.keys():
+        raise BadJob(f'@job({next(iter(timed))}=…) without a schedule: give schedule="0 8 * * *", or interval=')
+    declared = ScheduleOptions.given(timed) if timed else None
     if checked.dedupe_key is not None or checked.correlation_id is not None:
         raise BadJob("dedupe_key and correlation_id belong to one enqueue: give them to .options(…)")
 
     def decorate(function: Callable[..., Any]) -> Job[Any, Any]:
         if not callable(function):
             raise BadJob(f"@job takes a function, not {function!r}: write @job, @job('name') or @job(queue=…)")
-        made: Job[Any, Any] = Job(function, entrypoint or entrypoint_of(function), checked)
+        made: Job[Any, Any] = Job(function, entrypoint or entrypoint_of(function), checked, declared)
+        if declared is not None:
+            declared.refuse_unknown(made.entrypoint, made.signature.parameters, name=f"@job {made.name}")
         register(made.entrypoint, made.entry)
         others = [one for one in known_jobs.get(made.name, ()) if one.entrypoint != made.entrypoint]
         known_jobs[made.name] = [*others, made]
@@ -214,42 +226,8 @@ def job(given: Any = None, /, *, entrypoint: str | None = None, **options: Any) 
     return decorate if given is None else decorate(given)
 
 
-async def run_job(
-    name: str,
-    /,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    connection: Any = None,
-    client: Client | None = None,
-    **options: Any,
-) -> JobHandle[Any]:
-    """Start a job by its name or entrypoint: a worker that imported it runs its body and adds the nodes there.
-
-    Known here its own options and checks apply; else the name has to be its entrypoint, and the worker checks.
-    """
-    client = client or await default_client()
-    found = _known(name)
-    given = JobOptions.given(options)
-    if found is not None:
-        given, entry = given.over(found.defaults), found.entry
-        text = found.signature.encode((), kwargs or {})
-    else:
-        entry, text = by_name(name), encode_json(dict(kwargs or {}))
-    refuse_look_alikes(text, 0, f"an argument of {name}")
-    building = Building(queue=given.queue, priority=given.priority, correlation_id=given.correlation_id)
-    with building:
-        node = building.add_node(Node(entry, text, [], building.frame))
-    shown = given.name or entry.node_name
-    new = new_job(shown, given, client.settings, entrypoint=entry.entrypoint, kwargs=text)
-    new.returns = building.value(node, what=shown)
-    submitted = await client.submit(new, building.finish(client.settings), key=key_of(given), connection=connection)
-    decode = found.signature.decode_result if found is not None else decode_json
-    return JobHandle(
-        submitted.job_id, decode=decode, client=client, in_callers_transaction=connection is not None, ids=submitted.ids
-    )
-
-
-def _known(name: str) -> Job[Any, Any] | None:
+def known_job(name: str) -> Job[Any, Any] | None:
+    """The job of that name or entrypoint, if its module was imported here."""
     if not isinstance(name, str) or not name:
         raise BadJob(f"run_job({name!r}): give the name of a job, or its entrypoint as module.function")
     named = known_jobs.get(name, [])
@@ -258,10 +236,6 @@ def _known(name: str) -> Job[Any, Any] | None:
         raise BadJob(f"{len(named)} jobs are called {name!r}: name the one you mean by its entrypoint, of {where}")
     for one in (*named, *(one for some in known_jobs.values() for one in some if one.entrypoint == name)):
         return one
-    if "." not in name:
-        raise UnknownJob(
-            f"no job {name!r} is known here: import the module that defines it, or give its entrypoint, module.function"
-        )
     return None
 
 
@@ -279,6 +253,7 @@ def new_job(name: str, given: JobOptions, settings: Settings, *, entrypoint: str
         correlation_id=given.correlation_id,
         submitted_by=whoami(),
         timeout=given.timeout or settings.job_timeout_seconds,
+        retention=given.retention,
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection
 
-HEAD = "0003"
+HEAD = "0004"
 LOCK_TRIES = 60
 LOCK_NOT_AVAILABLE = "55P03"
 LOCK_KEY = 0x61616951  # "aaiQ"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Iterator, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal, TypeVar, Unpack, overload
 
-from . import by_hand, operations, reading, recovery
+from . import backfilling, by_hand, operations, reading, recovery, registered
 from . import limits as limits_of
 from .client import default_client
 from .filters import Where
@@ -16,12 +16,14 @@ from .handles import handle as handle_of
 from .job_figures import JobProgress, JobStats
 from .job_handles import JobHandle, job_handle
 from .job_views import JobRow, JobView
-from .jobs import run_job as run_job_async
-from .operations import Progress
+from .jobs import Job
+from .operations import Operation, Progress
 from .portal import run_blocking, submit
 from .recovery import WithId
+from .registered import RegisteredJob, TickView
 from .results import as_completed as as_completed_async
 from .results import gather as gather_async
+from .starting import run_job as run_job_async
 from .status import Status
 from .tasks import Task
 from .tasks import enqueue as enqueue_by_name
@@ -42,9 +44,15 @@ def enqueue_many(task: Task[Any, Any], rows: Iterable[Mapping[str, Any]]) -> lis
     return submit(task.enqueue_many(rows))
 
 
-def run_job(name: str, /, kwargs: Mapping[str, Any] | None = None, **options: Any) -> JobHandle[Any]:
-    """Start a job by its name or entrypoint; a worker runs its body."""
-    return job_handle(submit(run_job_async(name, kwargs, **options)).id)
+def run_job(
+    name: str,
+    /,
+    entrypoint: str | Mapping[str, Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> JobHandle[Any]:
+    """Start a job by its registered name, its own name or its entrypoint; a worker runs its body."""
+    return job_handle(submit(run_job_async(name, entrypoint, kwargs, **options)).id)
 
 
 def create_job(name: str, entry: Any, **options: Any) -> JobHandle[Any]:
@@ -249,6 +257,64 @@ def job_stats(job: Any) -> JobStats:
 def timeline(of: Any, **page: Any) -> Timeline:
     """What happened to a job or a task, oldest first; `types`, `limit`, `after`, `newest`."""
     return submit(reading.timeline(of, **page))
+
+
+def register_job(name: str, entrypoint: str | Job[Any, Any] | Task[Any, Any], **options: Any) -> RegisteredJob:
+    """Write a new registered job; one of that name is refused with JobExists."""
+    return submit(registered.register_job(name, entrypoint, **options))
+
+
+def upsert_registered_job(name: str, entrypoint: str | Job[Any, Any] | Task[Any, Any], **options: Any) -> RegisteredJob:
+    """Write a registered job, or overwrite all of the one with that name."""
+    return submit(registered.upsert_registered_job(name, entrypoint, **options))
+
+
+def enable_job(name: str) -> RegisteredJob:
+    """Let it run by its schedule again, from now on."""
+    return submit(registered.enable_job(name))
+
+
+def disable_job(name: str) -> RegisteredJob:
+    """Let it not run by its schedule; what runs goes on, and run_job works."""
+    return submit(registered.disable_job(name))
+
+
+def reset_registered_job(name: str) -> RegisteredJob:
+    """Give a schedule that was edited back to the code that declared it."""
+    return submit(registered.reset_registered_job(name))
+
+
+def get_registered_job(name: str) -> RegisteredJob:
+    """The registered job of that name; UnknownJob where there is none."""
+    return submit(registered.get_registered_job(name))
+
+
+def list_registered_jobs(*, enabled_only: bool = False) -> list[RegisteredJob]:
+    """All registered jobs, by name."""
+    return submit(registered.list_registered_jobs(enabled_only=enabled_only))
+
+
+def delete_registered_job(name: str) -> bool:
+    """Forget a registered job and its history; its runs stay. False when there was none."""
+    return submit(registered.delete_registered_job(name))
+
+
+def tick_history(name: str, *, limit: int = 100, before: datetime | None = None) -> list[TickView]:
+    """Its last ticks, the newest first."""
+    return submit(registered.tick_history(name, limit=limit, before=before))
+
+
+def backfill(
+    name: str, start: datetime, end: datetime, *, max_running: int | None = None, progress: Progress | None = None
+) -> Operation:
+    """A run for each tick from `start` on and before `end` that has none; waits until all are written."""
+    work = backfilling.backfill(name, start, end, max_running=max_running, progress=progress)
+    return run_blocking(work, instead="await aaiclick_queue.backfill(…)")
+
+
+def missing_ticks(name: str, start: datetime, end: datetime, *, limit: int = 1000) -> list[datetime]:
+    """The first ticks that a backfill of the range would run."""
+    return submit(backfilling.missing_ticks(name, start, end, limit=limit))
 
 
 def _work(work: Coroutine[Any, Any, int], name: str) -> int:

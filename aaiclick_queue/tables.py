@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
+from .schedule_tables import add_schedules
 from .schema import DEFAULT_SCHEMA
 
 _NOW = sa.text("now()")
@@ -41,6 +42,7 @@ def metadata_for(schema: str = DEFAULT_SCHEMA) -> sa.MetaData:
     _tasks(metadata)
     _jobs(metadata)
     _gates(metadata)
+    add_schedules(metadata)
     _places(metadata)
     _limits(metadata)
     _operations(metadata)
@@ -127,6 +129,8 @@ def _jobs(metadata: sa.MetaData) -> None:
         sa.Column("kwargs", JSONB, nullable=False, server_default=sa.text("'{}'::jsonb")),
         *(sa.Column(name, JSONB) for name in ("returns", "error", "hooks", "metadata")),
         *(sa.Column(name, sa.Text) for name in ("correlation_id", "submitted_by", "paused_by", "reason")),
+        sa.Column("registered_job_id", sa.BigInteger),
+        sa.Column("retention_seconds", sa.Double),
         sa.CheckConstraint(
             "status IN ('PENDING', 'RUNNING', 'COMPLETED', 'FAILED', 'CANCELLED')", name="jobs_status_is_known"
         ),
@@ -134,6 +138,23 @@ def _jobs(metadata: sa.MetaData) -> None:
         sa.Index("jobs_open", "id", postgresql_where=sa.text("status IN ('PENDING', 'RUNNING')")),
         sa.Index("jobs_marked", "id", postgresql_where=sa.text("pruned_at IS NOT NULL")),
         sa.Index("jobs_overdue", "deadline_at", postgresql_where=sa.text("status IN ('PENDING', 'RUNNING')")),
+        sa.Index(
+            "jobs_registered",
+            "registered_job_id",
+            "id",
+            postgresql_where=sa.text("registered_job_id IS NOT NULL"),
+        ),
+        sa.Index(
+            "jobs_kept_apart",
+            "retention_seconds",
+            "finished_at",
+            postgresql_where=sa.text("retention_seconds IS NOT NULL AND pruned_at IS NULL"),
+        ),
+        sa.Index(
+            "jobs_registered_open",
+            "registered_job_id",
+            postgresql_where=sa.text("registered_job_id IS NOT NULL AND status IN ('PENDING', 'RUNNING')"),
+        ),
     )
     sa.Table(
         "groups",

@@ -17,12 +17,12 @@ import msgspec
 from .client import connect, given_settings
 from .errors import JobFailed, WrongContext
 from .job_handles import JobHandle
-from .jobs import run_job
 from .migrate import upgrade
 from .outcome import Error
 from .plan import EVERY_QUEUE, Plan
 from .postgres import Database
 from .settings import Settings
+from .starting import run_job
 from .worker import Worker
 
 FIRST_ERROR = """

@@ -23,6 +23,7 @@ from .children import Children
 from .claimer import Claimer
 from .client import settings_here
 from .context import Services
+from .declaring import declare_schedules
 from .each import definition_of
 from .ends import Ends
 from .errors import PostgresUnavailable, WrongContext
@@ -126,6 +127,7 @@ class Worker:
         ):
             await require_head(db)
             await ensure_partitions(db)
+            await declare_schedules(db, self.plan.modules)
             here = [task for task in registry.values() if task.kind != "process"]
             apart = [task for task in registry.values() if task.kind == "process"]
             if not await lifespan.start(here, elsewhere=apart, unless=self._stop):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import click
 
 from .. import __version__
+from .backfilling import backfill
 from .bulk import priority, purge, queue_move, retry, task_move, unblock
 from .fleet import fleet
 from .job_changes import cancel, clear, rerun
 from .job_changes import pause as pause_job
 from .job_changes import resume as resume_job
 from .job_changes import retry as retry_job
+from .job_running import run_job
 from .job_waiting import wait
 from .jobs import job
 from .limiting import key, limit, limits, pause, resume, task_limit
@@ -18,6 +20,8 @@ from .operating import operation
 from .program import Program, verbose_option
 from .pruning import prune
 from .queues import queue
+from .registering import register_job
+from .schedules import registered_job
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
@@ -37,6 +41,7 @@ Examples:
   aaiclick-queue worker -A tasks             run the tasks of tasks.py
   aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
+  aaiclick-queue register-job tasks.report --cron "0 8 * * *"
   aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
@@ -57,7 +62,8 @@ for command in (job_timeline, wait, cancel, retry_job, rerun, pause_job, resume_
     job.add_command(command)
 for command in (retry, task_move, priority, unblock, task_limit, pause, resume, task_timeline, clear):
     task.add_command(command)
+registered_job.add_command(backfill)
 for command in (demo, migrate, worker, fleet, background, top, queue, task, job, key, operation, workers, prune):
     main.add_command(command)
-for command in (doctor, config, completion):
+for command in (register_job, run_job, registered_job, doctor, config, completion):
     main.add_command(command)

@@ -55,6 +55,13 @@ def job_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
     return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+def registered_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of registered jobs."""
+    from ..registered import read_registered_jobs
+
+    return [CompletionItem(one.name) for one in _ask(read_registered_jobs) or [] if one.name.startswith(incomplete)]
+
+
 def event_types(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Types of events."""
     from ..event_words import TYPES

@@ -60,17 +60,25 @@ async def _say_why(client: Client, task_id: int) -> None:
     said = ""
     while True:
         await asyncio.sleep(PATIENCE_SECONDS)
-        db = await client.database()
-        now = await get_task(db, task_id)
-        if now is None:
+        why = await why_it_waits(client, task_id)
+        if not why:
             return
-        why = f"{now.status}" + (f", {now.reason}" if now.reason else "")
-        if now.status == "QUEUED":
-            [*queues] = await list_queues(db, limit=1, name=now.queue)
-            if queues and queues[0].paused_at:
-                why += f": the queue {now.queue!r} is paused"
-            elif queues and not queues[0].workers:
-                why += f": no worker serves the queue {now.queue!r}"
         if why != said:
             said = why
             echo(f"still {why}", err=True)
+
+
+async def why_it_waits(client: Client, task_id: int) -> str:
+    """Its status, and what it waits for; nothing for a task that is not there."""
+    db = await client.database()
+    now = await get_task(db, task_id)
+    if now is None:
+        return ""
+    why = f"{now.status}" + (f", {now.reason}" if now.reason else "")
+    if now.status == "QUEUED":
+        [*queues] = await list_queues(db, limit=1, name=now.queue)
+        if queues and queues[0].paused_at:
+            why += f": the queue {now.queue!r} is paused"
+        elif queues and not queues[0].workers:
+            why += f": no worker serves the queue {now.queue!r}"
+    return why

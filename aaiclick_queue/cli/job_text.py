@@ -21,6 +21,7 @@ WIDEST = 120
 NARROWEST = 40
 BAR_WIDTH = 24
 ERROR_LINES = 3
+RUN_TYPES = {"SCHEDULED": "by its schedule", "BACKFILL": "by a backfill"}
 
 
 class JobPage(msgspec.Struct, frozen=True):
@@ -83,6 +84,10 @@ def _facts(job: JobView, progress: JobProgress) -> Iterator[str]:
         yield f"deadline {when(job.deadline_at)}"
     if job.max_parallel:
         yield f"{job.max_parallel:,} at once"
+    if job.run_type != "MANUAL":
+        yield RUN_TYPES.get(job.run_type, job.run_type.lower())
+    if job.registered is not None and job.registered != job.name:
+        yield f"registered as {job.registered}"
 
 
 def _progress_line(progress: JobProgress) -> Line:

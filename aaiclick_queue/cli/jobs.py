@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .completing import job_names
+from .completing import job_names, registered_names
 from .output import Right, reader, show, table, terminal_width, when
 from .program import Nouns, echo
 
 if TYPE_CHECKING:
     from ..job_figures import JobProgress, JobStats, Spread
+    from ..job_views import JobFilter, JobRow
     from ..job_views import JobPage as Listed
-    from ..job_views import JobRow
     from ..postgres import Database
     from .job_text import JobPage
 
@@ -34,16 +34,19 @@ def job() -> None:
 Examples:
   aaiclick-queue job list --status RUNNING --watch
   aaiclick-queue job list --like 'etl-*' --limit 20
+  aaiclick-queue job list --registered nightly
   aaiclick-queue job list --status FAILED --json | jq -r '.[].id'""",
 )
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only jobs of this status.")
 @click.option("--like", metavar="TEXT", help="Only jobs with this in their names; with * the whole name.")
+@click.option("--registered", metavar="NAME", shell_complete=registered_names, help="Only runs of this registered job.")
 @click.option("--offset", type=click.IntRange(0, 10_000), default=0, help="Jobs to leave out at the start.")
 @click.option("--before", metavar="ID", type=click.IntRange(1, 2**63 - 1), help="Only jobs older than this one.")
 @reader(limit=50)
 def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     status: str | None,
     like: str | None,
+    registered: str | None,
     offset: int,
     before: int | None,
     as_json: bool,
@@ -51,20 +54,19 @@ def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     limit: int,
 ) -> None:
     """Jobs, newest first, with how far each is."""
-    from ..job_views import NEWEST, SCAN_LIMIT, JobFilter, read_jobs
-    from ..status import JobStatus
-
-    wanted = JobFilter(JobStatus(status.upper()) if status else None, like)
+    from ..job_views import NEWEST, SCAN_LIMIT, read_jobs
 
     async def read(db: Database) -> Listed:
+        wanted = await _filter(db, status, like, registered)
         page = await read_jobs(db, wanted, limit=limit, offset=offset, before=before or NEWEST)
         if page.before and not watch:
             looked = "" if len(page.jobs) >= limit else f"looked at the newest {SCAN_LIMIT:,}; "
             echo(f"{looked}older ones: add --before {page.before}", err=True)
         return page
 
-    none = f"no job is {wanted.status}" if wanted.status else "no job"
+    none = f"no job is {status.upper()}" if status else "no job"
     none += f" with a name like {like}" if like else ""
+    none += f" of the registered job {registered}" if registered else ""
     show(read, lambda page: _table(page.jobs, none), as_json=as_json, watch=watch, data=lambda page: page.jobs)
 
 
@@ -116,6 +118,18 @@ def stats(job: str, as_json: bool, watch: float | None) -> None:
         return await read_stats(db, await find_job(db, job))
 
     show(read, _stats, as_json=as_json, watch=watch)
+
+
+async def _filter(db: Database, status: str | None, like: str | None, registered: str | None) -> JobFilter:
+    from ..job_views import JobFilter
+    from ..status import JobStatus
+
+    registered_id = None
+    if registered is not None:
+        from ..registered import read_registered_job
+
+        registered_id = (await read_registered_job(db, registered)).id
+    return JobFilter(JobStatus(status.upper()) if status else None, like, registered_id)
 
 
 async def read_page(db: Database, job: str, *, results: int) -> JobPage:

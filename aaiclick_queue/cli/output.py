@@ -22,7 +22,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 STATUS_COLOURS = {
     "COMPLETED": "green", "ACTIVE": "green", "RUNNING": "cyan", "STOPPING": "yellow", "SCHEDULED": "yellow",
-    "PAUSED": "yellow", "CANCELLED": "magenta", "FAILED": "red", "LOST": "red",
+    "PAUSED": "yellow", "CANCELLED": "magenta", "FAILED": "red", "LOST": "red", "ENABLED": "green",
+    "DISABLED": "yellow", "GONE": "magenta", "MISSED": "red",
 }  # fmt: skip
 WATCH_SECONDS = 2.0
 

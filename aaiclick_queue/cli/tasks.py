@@ -10,8 +10,9 @@ from .changing import change_tasks
 from .completing import job_names, queue_names
 from .details import draw_task
 from .finding import either, find_tasks, ids_given
+from .given import arguments as json_arguments
 from .output import Right, changer, json_option, reader, run, show, sure, table, terminal_width, when, with_database
-from .program import NOTHING_MATCHED, USAGE, Nouns, echo, fail
+from .program import NOTHING_MATCHED, Nouns, echo, fail
 from .where import everything_option, parse_where, where_option
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
 
     No code is imported here: the worker checks the arguments.
     """
-    arguments = _arguments(kwargs)
+    arguments = json_arguments(kwargs)
     given = {name: value for name, value in options.items() if value is not None}
     if dry_run:
         echo(f"would enqueue {entrypoint} with {kwargs}")
@@ -199,18 +200,6 @@ async def _cancel(db: Database, texts: Sequence[str], *, dry_run: bool, yes: boo
     for one in waiting:
         echo(f"cancelled {one.id}" if int(one.id) in cancelled else f"{one.id} ended meanwhile")
     return 0 if cancelled else NOTHING_MATCHED
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    import json
-
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        fail(f"--kwargs is no JSON ({error})", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
-    if not isinstance(value, dict):
-        fail("--kwargs is no JSON object", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
-    return value
 
 
 def _table(page: TaskPage, none: str) -> str:

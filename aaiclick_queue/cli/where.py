@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
+from .. import durations
 from .program import USAGE, fail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 WORDS_HELP = (
     "queue, entrypoint (with its module or without), key, correlation_id, priority, older_than (90s, 30m, 1h), status"
 )
@@ -61,10 +61,10 @@ def _value(word: str, value: str) -> Any:
 
 def duration(text: str) -> float:
     """Seconds of '90', '90s', '30m', '1h30m', '2d'."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)(min|[smhd]|$)", text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        fail(f"{text!r} is no duration", "write 90s, 30m, 1h30m or 2d", code=USAGE)
-    return sum(float(number) * UNITS[unit or "s"] for number, unit in parts)
+    found = durations.duration(text)
+    if found is None:
+        fail(f"{text!r} is no duration", f"write {durations.EXAMPLES}", code=USAGE)
+    return found
 
 
 def spelled(where: Mapping[str, Any]) -> str:

@@ -12,13 +12,14 @@ from ..postgres import Database
 from ..streams import Streams
 from .admit import Admission, Admitted
 from .choose import Lane
-from .kick import kick_claimers
+from .kick import add_scheduler, kick_claimers, remove_scheduler
 from .loop import Holder, Loop
 from .operate import work_once
 from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
 from .resolve import Resolver
+from .scheduler import Scheduler
 
 RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
@@ -35,18 +36,20 @@ LIMITS_SECONDS = 600.0  # how long after the last sign of limits this process ke
 HELD_GATE_SECONDS = 0.005  # another resolver has the gate, and may not see what arrived here
 ARRIVALS_SECONDS = 0.25  # what ended where nobody resolves, or where a process died right after
 JOBS_SECONDS = 10.0  # how long after the last sign of open jobs this process looks for arrivals
+SCHEDULES_SECONDS = 1.0  # how soon a schedule that another process has changed is seen
 BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
 NEVER = 3600.0
 
 
 class Background:
-    """Relay, due, reaper, sweep and prune of one process."""
+    """Relay, due, scheduler, reaper, sweep and prune of one process."""
 
     def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
         self._db = db
         self._relay = Relay(db, streams)
         self._reaper = Reaper(db)
         self._resolver = Resolver(db)
+        self._scheduler = Scheduler(db)
         self._pruner = Pruner(db)
         self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
@@ -59,10 +62,12 @@ class Background:
         self._round_count, self._round_cost = 0, 0.0
         self._held_passes = 0
         self._jobs_until = 0.0
+        self._schedules = True
         self.opened: Callable[[], None] = lambda: None
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
-        self.due = Loop("due", self._due_pass, fast=fast)
+        self.due = Loop("due", self._due_pass, fast=fast, exact=True)
+        self.schedule = Loop("scheduler", self._schedule_pass, fast=fast, exact=True)
         self.operate = Loop("operations", self._operate_pass)
         self.resolve = Loop("resolver", self._resolve_pass)
         self.admit = Loop("admission", self._admit_pass, fast=fast)
@@ -70,6 +75,7 @@ class Background:
             Loop("loops", lambda: self._holder.hold_once(db)),
             self.relay,
             self.due,
+            self.schedule,
             self.admit,
             self.operate,
             self.resolve,
@@ -83,11 +89,18 @@ class Background:
 
     async def run(self) -> None:
         """Run all loops until cancelled."""
+        running = asyncio.get_running_loop()
+
+        def kick() -> None:
+            running.call_soon_threadsafe(self.schedule.kick)
+
+        add_scheduler(kick)
         try:
             async with asyncio.TaskGroup() as group:
                 for loop in self._loops:
                     group.create_task(loop.run(), name=loop.name)
         finally:
+            remove_scheduler(kick)
             with suppress(PostgresUnavailable, TimeoutError):  # the row expires by itself
                 async with asyncio.timeout(2):
                     await self._holder.let_go(self._db)
@@ -187,8 +200,22 @@ class Background:
             self.made_ready()
         return min(DUE_SECONDS, max(0.0, next_due if next_due is not None else DUE_SECONDS))
 
+    async def _schedule_pass(self) -> float:
+        fired = await self._scheduler.fire_once()
+        if fired.runs:
+            self.made_ready()
+            self.admit.kick()
+        if fired.is_full:
+            return 0.0
+        self._schedules = fired.next_due is not None or fired.is_left
+        if not self._schedules:
+            return NEVER  # the reaper's look finds the next one
+        return min(SCHEDULES_SECONDS, SCHEDULES_SECONDS if fired.next_due is None else fired.next_due)
+
     async def _reap_pass(self) -> float:
         reaped = await self._reaper.reap_once()
+        if reaped.schedules and not self._schedules:
+            self.schedule.kick()
         if reaped.operations:
             self.operate.kick()
         if reaped.jobs:

@@ -55,10 +55,15 @@ RETURNING job_id
 async def cancel_job(db: Database, job_id: int, *, by: str) -> int:
     """End an open job as CANCELLED; gives the number of the operation that ends its tasks."""
     async with db.transaction() as tx:
-        await _hold_open(tx, job_id)
-        await tx.fetch(STOP_CANCELLING, job_id)
-        await drop_limit_in(tx, _pause(job_id), by=by)
-        [row] = await tx.fetch(CANCEL_JOB, job_id, by)
+        return await cancel_job_in(tx, job_id, by=by)
+
+
+async def cancel_job_in(tx: Transaction, job_id: int, *, by: str) -> int:
+    """The same in a transaction that is there."""
+    await _hold_open(tx, job_id)
+    await tx.fetch(STOP_CANCELLING, job_id)
+    await drop_limit_in(tx, _pause(job_id), by=by)
+    [row] = await tx.fetch(CANCEL_JOB, job_id, by)
     operation_id: int = row["id"]
     return operation_id
 

@@ -1,4 +1,7 @@
-"""Kicks: a process that makes work ready tells its claimers at once, and one that ends tasks tells who waits there."""
+"""Kicks: a process that makes work ready tells its claimers at once, and one that ends tasks tells who waits there.
+
+One that changes a schedule tells its scheduler.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from contextlib import contextmanager
 
 _claimers: set[Callable[[], None]] = set()
 _told_of_ends: set[Callable[[Sequence[int]], None]] = set()
+_schedulers: set[Callable[[], None]] = set()
 _lock = threading.Lock()
 _lost: list[None] = []  # not empty: kicks are lost, as a test wants it
 
@@ -58,3 +62,21 @@ def off_ended(told: Callable[[Sequence[int]], None]) -> None:
     """Stop calling it."""
     with _lock:
         _told_of_ends.discard(told)
+
+
+def kick_scheduler() -> None:
+    """A schedule was changed by this process."""
+    for kick in list(_schedulers):
+        kick()
+
+
+def add_scheduler(kick: Callable[[], None]) -> None:
+    """Have `kick` called, from any thread, whenever this process has changed a schedule."""
+    with _lock:
+        _schedulers.add(kick)
+
+
+def remove_scheduler(kick: Callable[[], None]) -> None:
+    """Stop calling it."""
+    with _lock:
+        _schedulers.discard(kick)

@@ -53,11 +53,18 @@ class Loop:
     """Repeats `once`, which returns the seconds until it wants to run again."""
 
     def __init__(
-        self, name: str, once: Callable[[], Awaitable[float]], *, fast: Callable[[], bool] = lambda: True
+        self,
+        name: str,
+        once: Callable[[], Awaitable[float]],
+        *,
+        fast: Callable[[], bool] = lambda: True,
+        exact: bool = False,
     ) -> None:
+        """`fast` tells whether this process polls often; `exact`: `once` names a moment, from its end."""
         self.name = name
         self._once = once
         self._fast = fast
+        self._exact = exact
         self._kick = asyncio.Event()
         self._failures = 0
         self._told: type[BaseException] | None = None
@@ -80,7 +87,8 @@ class Loop:
                     log.log(_level(self._told, logging.INFO), "%s works again", self.name)
                 self._failures, self._told = 0, None
                 pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
-            pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
+            if not self._exact or self._failures:
+                pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._kick.wait()

@@ -15,6 +15,7 @@ import msgspec
 from ..outcome import Error
 from ..postgres import Database
 from ..schema import Transaction
+from .backfill import backfill_page
 from .filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRIED_OF_JOB, RETRY_PAGE
 from .job_pages import CANCEL_JOB_PAGE, LIMIT_JOB_PAGE
 from .job_retry import retry_in_job_if_free
@@ -133,40 +134,55 @@ async def work_once(db: Database, operation_id: int | None = None, *, limit: int
         rows = await tx.fetch(NEXT_OPERATION, operation_id)
         if not rows:
             return None
-        operation, arguments = rows[0], json.loads(rows[0]["arguments"])
-        pages = _pages(operation["kind"], json.loads(operation["filter"]), arguments)
-        if pages is None:
-            await tx.fetch(FAIL_OPERATION, operation["id"], f"this version knows no operation {operation['kind']!r}")
-            return Worked(operation["id"], "FAILED")
-        place = operation["place"] or next(iter(pages))
-        if operation["kind"] == "cancel_job" and not await _job_is_stopped(tx, operation):
-            await tx.fetch(KEEP_OPERATION, operation["id"], place, operation["after"], False, 0)
-            return Worked(operation["id"], "OPEN", pause=BUSY_SECONDS)
-        begun = await _begin_pass(tx, operation, arguments)
-        limit *= LOOKED_AT.get(operation["kind"], 1)
-        page = await _work_page(tx, operation, pages[place], limit)
-        taken, is_more = page["taken"], False
-        if operation["kind"] == "retry" and page["jobs"]:
-            retried, is_more = await _retry_jobs(tx, operation, page["jobs"])
-            taken += retried
-        after = operation["after"]
-        if not is_more:
-            after = page["after"]
-            if page["seen"] < limit:
-                places = [*pages, ""]
-                place, after = places[places.index(place) + 1], None
-        again = page["wanted"] > 0 or not begun
-        await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, taken)
-        status, opened = "OPEN", 0
-        if not place:
-            if operation["kind"] == "limit":  # what was claimed between the pass's beginning and its page of the line
-                await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
-            [end] = await tx.fetch(END_PASS, operation["id"])
-            status, opened = end["status"], end["opened"]
-    if operation["kind"] == "cancel_job":
-        tell_ended(page["ids"] or ())
+        if rows[0]["kind"] == "backfill":
+            return await _backfill(tx, rows[0], seconds=db.settings.job_timeout_seconds)
+        worked, ended = await _work(tx, rows[0], limit)
+    tell_ended(ended)
+    return worked
+
+
+async def _work(tx: Transaction, operation: Any, limit: int) -> tuple[Worked, Sequence[int]]:
+    """A page of the operation, and the tasks that it ended."""
+    arguments = json.loads(operation["arguments"])
+    pages = _pages(operation["kind"], json.loads(operation["filter"]), arguments)
+    if pages is None:
+        await tx.fetch(FAIL_OPERATION, operation["id"], f"this version knows no operation {operation['kind']!r}")
+        return Worked(operation["id"], "FAILED"), ()
+    place = operation["place"] or next(iter(pages))
+    if operation["kind"] == "cancel_job" and not await _job_is_stopped(tx, operation):
+        await tx.fetch(KEEP_OPERATION, operation["id"], place, operation["after"], False, 0)
+        return Worked(operation["id"], "OPEN", pause=BUSY_SECONDS), ()
+    begun = await _begin_pass(tx, operation, arguments)
+    limit *= LOOKED_AT.get(operation["kind"], 1)
+    page = await _work_page(tx, operation, pages[place], limit)
+    taken, is_more = page["taken"], False
+    if operation["kind"] == "retry" and page["jobs"]:
+        retried, is_more = await _retry_jobs(tx, operation, page["jobs"])
+        taken += retried
+    after = operation["after"]
+    if not is_more:
+        after = page["after"]
+        if page["seen"] < limit:
+            places = [*pages, ""]
+            place, after = places[places.index(place) + 1], None
+    again = page["wanted"] > 0 or not begun
+    await tx.fetch(KEEP_OPERATION, operation["id"], place, after, again, taken)
+    status, opened = "OPEN", 0
+    if not place:
+        if operation["kind"] == "limit":  # what was claimed between the pass's beginning and its page of the line
+            await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
+        [end] = await tx.fetch(END_PASS, operation["id"])
+        status, opened = end["status"], end["opened"]
     pause = AGAIN_SECONDS if not place and status == "OPEN" and not taken else 0.0
-    return Worked(operation["id"], status, taken, bool(taken or opened), pause)
+    ended = (page["ids"] or ()) if operation["kind"] == "cancel_job" else ()
+    return Worked(operation["id"], status, taken, bool(taken or opened), pause), ended
+
+
+async def _backfill(tx: Transaction, operation: Any, *, seconds: float) -> Worked:
+    status, made, pause = await backfill_page(tx, operation, seconds=seconds)
+    if status == "FAILED":
+        await tx.fetch(FAIL_OPERATION, operation["id"], "its registered job was deleted")
+    return Worked(operation["id"], status, made, made > 0, pause)
 
 
 async def _job_is_stopped(tx: Transaction, operation: Any) -> bool:

@@ -17,6 +17,7 @@ from ..schema import Transaction
 from ..settings import FOREVER, Settings
 from .days import drop_old_days
 from .prune_jobs import COUNT_JOBS, MARK_JOBS, Remover
+from .prune_schedules import mark_overdue, prune_ticks
 
 # Tasks of jobs go with their jobs.
 # The children of a task that may still run again are its memory of what it has enqueued: they stay as long as it.
@@ -192,7 +193,9 @@ class Pruner:
         if self._policy.ages or self._beyond is not None:
             for walk in self._sweeps:
                 is_more |= await self._sweep_on(walk)
+        self.pruned.jobs += await mark_overdue(self._db)
         is_more |= await self._remover.step(self._db)
+        is_more |= await prune_ticks(self._db, self._policy.history_seconds)
         if self._days_at is None or time.monotonic() - self._days_at > DAYS_SECONDS:
             self._days_at = time.monotonic()
             await drop_old_days(self._db, self._policy.history_seconds)

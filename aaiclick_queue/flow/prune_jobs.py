@@ -27,8 +27,9 @@ WITH page AS MATERIALIZED (
     SELECT j.ctid, j.id, j.status, g.total
     FROM aaiclick_queue.jobs j JOIN aaiclick_queue.gates g ON g.id = j.id
     WHERE j.id > $1 AND j.id <= (SELECT last FROM edge) AND j.pruned_at IS NULL AND g.remaining = 0 AND (
-              j.status = 'COMPLETED' AND j.finished_at < now() - make_interval(secs => $5::float8)
-              OR j.status IN ('FAILED', 'CANCELLED') AND j.finished_at < now() - make_interval(secs => $6::float8)
+              j.retention_seconds IS NULL AND (
+                  j.status = 'COMPLETED' AND j.finished_at < now() - make_interval(secs => $5::float8)
+                  OR j.status IN ('FAILED', 'CANCELLED') AND j.finished_at < now() - make_interval(secs => $6::float8))
               OR j.status IN ('COMPLETED', 'FAILED', 'CANCELLED') AND $7::bigint >= coalesce((
                   SELECT t.id FROM aaiclick_queue.tasks t WHERE t.job_id = j.id ORDER BY t.job_id DESC, t.id DESC
                   LIMIT 1), j.id))

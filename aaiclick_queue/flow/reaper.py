@@ -119,6 +119,7 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
                AND failing_at IS NULL) AS late_jobs,
        EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING'))
            OR EXISTS (SELECT FROM aaiclick_queue.arrivals) AS jobs,
+       EXISTS (SELECT FROM aaiclick_queue.registered_jobs WHERE next_run_at IS NOT NULL) AS schedules,
        extract(epoch FROM least(
            (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
            (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1),
@@ -215,6 +216,7 @@ class Reaped(msgspec.Struct, frozen=True):
     limits: bool = False  # there are limits, or tasks that are held
     operations: bool = False
     jobs: bool = False  # there are open ones, or arrivals
+    schedules: bool = False
     next_end: float | None = None  # seconds until a lease or a timer that is known now ends
 
     @property
@@ -257,6 +259,7 @@ class Reaper:
             limits=look["limits"],
             operations=look["operations"] or late_jobs > 0,
             jobs=look["jobs"],
+            schedules=look["schedules"],
             next_end=look["next_end"],
         )
 

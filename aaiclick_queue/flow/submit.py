@@ -25,9 +25,11 @@ from .plan_rows import INSERT_GATES, PlanWriter
 INSERT_JOB = """
 WITH made AS (
     INSERT INTO aaiclick_queue.jobs (id, name, run_type, entrypoint, kwargs, returns, priority, max_parallel, fail_fast,
-                                     hooks, metadata, correlation_id, submitted_by, deadline_at)
+                                     hooks, metadata, correlation_id, submitted_by, deadline_at, registered_job_id,
+                                     retention_seconds)
     VALUES ($1, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::jsonb, $7::int, $8::int, $9::boolean,
-            $10::text::jsonb, $11::text::jsonb, $12::text, $13::text, now() + make_interval(secs => $14::float8))
+            $10::text::jsonb, $11::text::jsonb, $12::text, $13::text, now() + make_interval(secs => $14::float8),
+            $15::bigint, $16::float8)
     ON CONFLICT (id) DO NOTHING RETURNING id, name, kwargs
 ), noted AS (
     INSERT INTO aaiclick_queue.events (job_id, type, data)
@@ -82,6 +84,8 @@ class NewJob(msgspec.Struct, kw_only=True):
     correlation_id: str | None = None
     submitted_by: str | None = None
     timeout: float | None = None
+    registered_job_id: int | None = None
+    retention: float | None = None  # seconds
 
 
 class Submitted(msgspec.Struct):
@@ -130,6 +134,7 @@ async def submit_job(  # noqa: PLR0913 - one value a fact
     made = await tx.fetch(
         INSERT_JOB, job_id, job.name, job.run_type, job.entrypoint, job.kwargs, returns, job.priority, job.max_parallel,
         job.fail_fast, job.hooks, job.metadata, job.correlation_id, job.submitted_by, job.timeout,
+        job.registered_job_id, job.retention,
     )  # fmt: skip
     if not made:  # the earlier try was still on its way
         if before is None:

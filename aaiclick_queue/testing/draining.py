@@ -22,10 +22,14 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.ready r WHERE NOT EXISTS (
        (SELECT coalesce(string_agg(task_id || '/' || run_epoch, ' ' ORDER BY task_id), '')
         FROM aaiclick_queue.held) AS held,
        EXISTS (SELECT FROM aaiclick_queue.timers WHERE due_at <= now()) AS expired,
+       EXISTS (SELECT FROM aaiclick_queue.registered_jobs WHERE next_run_at <= now()) AS scheduled,
        EXISTS (SELECT FROM aaiclick_queue.arrivals) AS arrived,
        EXISTS (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN' AND kind = 'cancel_job') AS ending,
        EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at <= now()
                AND failing_at IS NULL) AS late,
+       EXISTS (SELECT FROM aaiclick_queue.registered_jobs r WHERE r.queued_fire_at IS NOT NULL AND NOT EXISTS (
+           SELECT FROM aaiclick_queue.jobs j WHERE j.registered_job_id = r.id
+             AND j.status IN ('PENDING', 'RUNNING'))) AS next_tick,
        EXISTS (SELECT FROM aaiclick_queue.leases l LEFT JOIN aaiclick_queue.workers w ON w.id = l.worker_id
                WHERE coalesce(w.status IN ('LOST', 'STOPPED') OR w.lease_expires_at < now(), true)) AS lost
 """

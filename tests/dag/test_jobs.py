@@ -30,11 +30,12 @@ from aaiclick_queue.errors import (
 )
 from aaiclick_queue.flow.reaper import SWEEP_KEYS
 from aaiclick_queue.job_handles import JobHandle, job_handle
-from aaiclick_queue.jobs import job, run_job
+from aaiclick_queue.jobs import job
 from aaiclick_queue.middleware import Enqueuing, Proceed
 from aaiclick_queue.nodes import Group
 from aaiclick_queue.postgres import Database, plain_dsn
 from aaiclick_queue.routing import branch, when
+from aaiclick_queue.starting import run_job
 from aaiclick_queue.status import JobStatus
 from tests.dag.written import tasks_of
 from tests.tools import PATIENCE, Proxy, changed, count, running_worker
@@ -372,7 +373,7 @@ async def test_run_job_writes_the_job_and_one_entry_task(client: Client, db: Dat
     assert (entry["entrypoint"], entry["queue"], entry["max_attempts"]) == ("shop.jobs.nightly", "night", None)
     with pytest.raises(ArgumentsDoNotFit, match="parameter 'x'"):
         await run_job("named", {"x": "five"}, client=client)
-    with pytest.raises(UnknownJob, match="no job 'nightly' is known here"):
+    with pytest.raises(UnknownJob, match="no job 'nightly' is registered, or known here"):
         await run_job("nightly", client=client)
 
 

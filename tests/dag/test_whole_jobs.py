@@ -9,9 +9,10 @@ import pytest
 from aaiclick_queue import Client, Settings, TaskResult, current, task
 from aaiclick_queue.errors import JobFailed
 from aaiclick_queue.fan import map as map_over
-from aaiclick_queue.jobs import job, run_job
+from aaiclick_queue.jobs import job
 from aaiclick_queue.nodes import Group
 from aaiclick_queue.routing import when
+from aaiclick_queue.starting import run_job
 from tests.tools import PATIENCE, running_worker
 
 

@@ -51,9 +51,11 @@ SELECT -i, -1, format('tenant %s', i % 100), 3600, now() + interval '1 hour' FRO
 JOBS, WIDTH, FIRST_JOB = 20_000, 10, 10_000_000
 LAST_JOB = FIRST_JOB + 100 * JOBS
 _JOBS = f"""
-INSERT INTO aaiclick_queue.jobs (id, name, status, finished_at, deadline_at)
+INSERT INTO aaiclick_queue.jobs (id, name, status, finished_at, deadline_at, registered_job_id,
+                                 retention_seconds)
 SELECT {FIRST_JOB} + 100 * j, 'a job', CASE WHEN j % 2 = 0 THEN 'RUNNING' ELSE 'COMPLETED' END,
-       CASE WHEN j % 2 = 1 THEN now() END, now() + interval '1 day'
+       CASE WHEN j % 2 = 1 THEN now() END, now() + interval '1 day',
+       CASE WHEN j % 2 = 0 THEN -j ELSE -2 END, 86400 * (1 + j % 5)
 FROM generate_series(1, {JOBS}) AS j
 """
 _GROUPS = f"""
@@ -85,9 +87,38 @@ _WAITING = f"""
 INSERT INTO aaiclick_queue.waiting (gate_id, task_id)
 SELECT t.wait_gate, t.id FROM aaiclick_queue.tasks t WHERE t.job_id <= {LAST_JOB} AND t.status IS NULL
 """
+# Schedules of others: none is due, a few wait for the end of a run; and what has become of their ticks.
+REGISTERED, TICKS, LEFT = 100_000, 1_000_000, 50
+_REGISTERED = f"""
+INSERT INTO aaiclick_queue.registered_jobs (id, name, entrypoint, schedule, anchor_at, fire_at, next_run_at, overlap,
+                                            queued_fire_at)
+OVERRIDING SYSTEM VALUE
+SELECT -i, format('schedule %s', i), 'shop.mail.send', '{{0 8 * * *}}', now(), now() + interval '1 day',
+       now() + interval '1 day', CASE WHEN i % 2 = 0 THEN 'queue' ELSE 'allow' END,
+       CASE WHEN i % 2 = 0 AND i <= {2 * LEFT} THEN now() END
+FROM generate_series(1, {REGISTERED}) AS i
+"""
+_TICKS = f"""
+INSERT INTO aaiclick_queue.ticks (registered_job_id, fire_at, due_at, job_id, outcome)
+SELECT -1 - i % {REGISTERED}, now() - make_interval(days => i / {REGISTERED}), now(), -i, 'FIRED'
+FROM generate_series(1, {TICKS}) AS i
+"""
+OF_SCHEDULES = (_REGISTERED, _TICKS)
 OF_JOBS = (_JOBS, _GROUPS, _JOB_TASKS, _GATES, _EDGES, _DEPENDENCIES, _WAITING)
-FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS, *OF_JOBS)
+FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS, *OF_JOBS, *OF_SCHEDULES)
 JOB_TABLES = ("jobs", "groups", "dependencies", "gates", "gate_edges", "waiting", "arrivals")
-HOT_TABLES = ("tasks", "ready", "delayed", "leases", "outbox", "workers", "held", "slots", *JOB_TABLES)
+SCHEDULE_TABLES = ("registered_jobs", "ticks")
+HOT_TABLES = (
+    "tasks",
+    "ready",
+    "delayed",
+    "leases",
+    "outbox",
+    "workers",
+    "held",
+    "slots",
+    *JOB_TABLES,
+    *SCHEDULE_TABLES,
+)
 # So that nobody refreshes the statistics behind the test's back.
 NO_AUTOVACUUM = tuple(f"ALTER TABLE aaiclick_queue.{table} SET (autovacuum_enabled = off)" for table in HOT_TABLES)

@@ -40,6 +40,7 @@ from aaiclick_queue.streams import Streams
 from aaiclick_queue.waiting import FINISHED
 from tests.plans.explain import Explained, ExplainingDatabase
 from tests.plans.job_rounds import JobRound
+from tests.plans.schedule_rounds import ScheduleRound
 
 SPEC = Spec("shop.mail.send", "default", priority=5)
 LEASE_SECONDS = 86400
@@ -72,6 +73,8 @@ COLD = {
     "job_graph.": "by hand, all of one job",
     "job_retry.": "by hand",
     "clear.": "by hand",
+    "backfill.": "by hand, a page of a hundred ticks at a time",
+    "register.": "by hand or at a worker's start, one row by its name",
     "reenter.": "by hand, at a clear or a retry: one job",
     "reset.": "by hand, a page of ten thousand of one job at a time",
     "sweep_gates.": "once a minute, a page of gates",
@@ -143,6 +146,7 @@ class Round:
         await self._run_and_complete(claimed)
         await self._admit()
         await JobRound(self._flow, self._application, self._take, worker_id=self._worker_id, batch=self._batch).run()
+        await ScheduleRound(self._flow, worker_id=self._worker_id, batch=self._batch).run()
         await self._reap()
         await self._cancel()
         await self._leave()

@@ -12,7 +12,7 @@ from aaiclick_queue.client import connect
 from aaiclick_queue.postgres import FLOW_PLANS, Database
 from aaiclick_queue.settings import Settings
 from aaiclick_queue.streams import Streams
-from tests.plans.backlog import FILL, JOB_TABLES, LEASED, NO_AUTOVACUUM
+from tests.plans.backlog import FILL, JOB_TABLES, LEASED, NO_AUTOVACUUM, SCHEDULE_TABLES
 from tests.plans.explain import Explained, ExplainingDatabase, Node
 from tests.plans.rounds import STATEMENTS, Round
 from tests.servers import Databases
@@ -67,7 +67,8 @@ def _complaints(node: Node, statement: str) -> list[str]:
         complaints.append(f"{over} read {node.read:g} rows")
     if node.buffers > 60 * BATCH + every_lease:
         complaints.append(f"{over} touched {node.buffers} buffers")
-    forbidden = {"tasks", "ready", "delayed", "held", "slots", *JOB_TABLES} | (set() if every_lease else {"leases"})
+    never = {"tasks", "ready", "delayed", "held", "slots", *JOB_TABLES, *SCHEDULE_TABLES}
+    forbidden = never | (set() if every_lease else {"leases"})
     if node.node_type == "Seq Scan" and node.relation_name in forbidden and node.read:
         complaints.append(over)
     if node.node_type == "Sort" and node.read > BATCH:
