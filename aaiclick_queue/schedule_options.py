@@ -18,6 +18,7 @@ from .job_options import DAY, days
 from .retry import seconds
 from .spec import CHECKS, truth, whole
 from .ticking import Misfire, Overlap
+from .zones import check_zone
 
 MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
 OVERLAPS: tuple[Overlap, ...] = get_args(Overlap)
@@ -122,7 +123,7 @@ def _description(name: str, value: Any) -> str:
 _CHECKS: dict[str, Any] = {
     "schedule": _expressions,
     "interval": lambda _, value: parse_interval(value),
-    "timezone": CHECKS["queue"],
+    "timezone": lambda _, value: check_zone(value),
     "default_kwargs": _kwargs,
     "enabled": truth,
     **{name: CHECKS[name] for name in ("queue", "priority", "timeout", "max_attempts")},

@@ -91,6 +91,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         if unknown:
             if unknown[0] in ONLY_ON_TASK:
                 raise BadTask(f"{unknown[0]} belongs to the code that runs, not to one enqueue: give it to @task(…)")
+            if unknown[0] in ("schedule", "interval"):
+                raise BadTask(f"{unknown[0]} is no option of a task: register_job('name', the_task, {unknown[0]}=…)")
             known = [
                 *(f for f in cls.__struct_fields__ if f != "retry"),
                 *_RETRY_FIELDS,

@@ -205,6 +205,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schedule": ["0 8 * * *", "nonsense"]}, r'"nonsense" has 1 field'),
     ({"schedule": []}, r"give a cron expression as"),
     ({"schedule": "0 8 * * *", "timezone": "Europe/Berlim"}, r"did you mean Europe/Berlin"),
+    ({"timezone": "Nowhere"}, r"time zone .Nowhere. is not known"),
     ({"schedule": "0 8 * * *", "interval": 60}, r"either cron expressions or an interval"),
     ({"interval": 0.5}, r"not from 1 second to 366 days"),
     ({"interval": "soon"}, r"is no duration"),

@@ -103,6 +103,7 @@ def test_what_is_given_is_what_is_meant(given: dict[str, Any], field: str, value
         ({"max_retry": 1}, "did you mean 'max_retries'"),
         ({"retry": Policy()}, "unknown option 'retry'"),
         ({"isolatoin": "process"}, "unknown option 'isolatoin': did you mean 'isolation'"),
+        ({"schedule": "0 8 * * *"}, r"schedule is no option of a task: register_job\('name', the_task, schedule=…\)"),
         (
             {"heartbeat_timeout": 5},
             "heartbeat_timeout belongs to the code that runs, not to one enqueue: give it to @task",
