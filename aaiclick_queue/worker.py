@@ -152,7 +152,7 @@ class Worker:
                     db,
                     dsn,
                     self.slots.rearm,
-                    made_ready=self._background.made_ready,
+                    made_ready=self._made_ready,
                     arrived=self._background.arrived,
                     adding_db=adding_db,
                     modules=self.plan.modules,
@@ -200,6 +200,11 @@ class Worker:
                 task.cancel()
         if self._claimer.listener is not None:
             await self._claimer.listener.leave()
+
+    def _made_ready(self) -> None:
+        # A run draws its ids by a clock of its own: a little behind, they lie before what was claimed last.
+        self._line.head.want()
+        self._background.made_ready()
 
     def _leaving(self) -> Leaving:
         plan = self.plan
