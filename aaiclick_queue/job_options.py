@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
 import msgspec
 
-from .errors import BadJob
+from .errors import BadJob, BadTask
 from .retry import seconds
 from .spec import CHECKS, DedupeMode, Hooks, hooks_text, truth, whole
 
 DAY = 86400.0
+
+
+def refuse_unknown(options: Iterable[str], known: Sequence[str], what: str, error: type[BadTask]) -> None:
+    """Raise for an option that is none, with the one that was meant."""
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise error(f"unknown option {name!r} of {what}: {hint}")
 
 
 class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +46,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def given(cls, options: Mapping[str, Any]) -> Self:
         """Options from keywords; what cannot work is refused by name."""
-        known = cls.__struct_fields__
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-                raise BadJob(f"unknown option {name!r} of a job: {hint}")
+        refuse_unknown(options, cls.__struct_fields__, "a job", BadJob)
         checked = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
         if checked.get("dedupe", "raise") not in ("raise", "skip"):
             raise BadJob(f"dedupe={checked['dedupe']!r}: a job's key can raise or skip")

@@ -14,7 +14,7 @@ from .cron import Cron
 from .errors import BadSchedule
 from .fires import Schedule
 from .intervals import Interval, parse_interval
-from .job_options import DAY, days
+from .job_options import DAY, days, refuse_unknown
 from .retry import seconds
 from .spec import CHECKS, truth, whole
 from .ticking import Misfire, Overlap
@@ -50,12 +50,7 @@ class ScheduleOptions(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def given(cls, options: Mapping[str, Any]) -> Self:
         """Options from keywords; what cannot work is refused by name, with what to write instead."""
-        known = cls.__struct_fields__
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
-                raise BadSchedule(f"unknown option {name!r} of a registered job: {hint}")
+        refuse_unknown(options, cls.__struct_fields__, "a registered job", BadSchedule)
         checked = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
         made = cls(**checked)
         if made.is_scheduled:
