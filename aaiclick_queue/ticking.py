@@ -20,6 +20,8 @@ Outcome = Literal["FIRED", "QUEUED", "SKIPPED", "MISSED"]
 
 MOMENT = timedelta(microseconds=1)
 LATE = timedelta(seconds=60)  # later than that is a misfire
+MOST_SEEN = 10_000
+_seen: dict[tuple[int, datetime], tuple[Schedule, bool, datetime | None]] = {}
 MOST_COUNTED = 1000  # of those that were missed: a schedule of every second may have been away for a month
 
 
@@ -64,15 +66,25 @@ def _due_ticks(due: Due) -> tuple[list[Tick], datetime | None]:
     if due.schedule is None or due.fire_at is None or due.fire_at > due.now:
         return [], due.fire_at
     late_until = due.now - LATE  # a tick of that moment is in time
-    next_fire_at = due.schedule.after(due.fire_at)
+    is_still, next_fire_at = _around(due.schedule, due.fire_at)
     if due.fire_at >= late_until and (next_fire_at is None or next_fire_at > due.now):  # nearly always
-        still = due.schedule.after(due.fire_at - MOMENT) == due.fire_at  # the rules of its zone may have changed
-        return [Tick(due.fire_at)] if still else [], next_fire_at
+        return [Tick(due.fire_at)] if is_still else [], next_fire_at
     in_time = due.schedule.between(max(due.fire_at, late_until), due.now + MOMENT)
     ticks = [Tick(one) for one in in_time]
     if due.fire_at < late_until:
         ticks = _after_misfires(due, due.schedule, late_until, ticks)
     return ticks, due.schedule.after(due.now)
+
+
+def _around(schedule: Schedule, fire_at: datetime) -> tuple[bool, datetime | None]:
+    """Whether it fires then, for the rules of its zone may have changed, and when next; many schedules are alike."""
+    known = _seen.get((id(schedule), fire_at))
+    if known is None or known[0] is not schedule:
+        if len(_seen) >= MOST_SEEN:
+            _seen.clear()
+        is_still = schedule.after(fire_at - MOMENT) == fire_at
+        known = _seen[id(schedule), fire_at] = (schedule, is_still, schedule.after(fire_at))
+    return known[1], known[2]
 
 
 def _after_misfires(due: Due, schedule: Schedule, late_until: datetime, timely: list[Tick]) -> list[Tick]:

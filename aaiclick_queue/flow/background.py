@@ -63,6 +63,7 @@ class Background:
         self._held_passes = 0
         self._jobs_until = 0.0
         self._schedules = True
+        self._has_fired = False
         self.opened: Callable[[], None] = lambda: None
         fast = self._reaper.looks_at_all = self._is_fast
         self.relay = Loop("relay", self._relay_pass, fast=fast)
@@ -202,11 +203,13 @@ class Background:
 
     async def _schedule_pass(self) -> float:
         fired = await self._scheduler.fire_once()
-        if fired.runs:
+        self._has_fired = self._has_fired or fired.runs > 0
+        if fired.is_full:
+            return 0.0  # all that is due first: its runs would take the time from it
+        if self._has_fired:
+            self._has_fired = False
             self.made_ready()
             self.admit.kick()
-        if fired.is_full:
-            return 0.0
         self._schedules = fired.next_due is not None or fired.is_left
         if not self._schedules:
             return NEVER  # the reaper's look finds the next one

@@ -35,7 +35,7 @@ def schedule_of(row: Any) -> Schedule:
         tuple(row["schedule"]),
         row["timezone"],
         row["interval_seconds"],
-        aware(row["anchor_at"]),
+        None if row["interval_seconds"] is None else aware(row["anchor_at"]),
         aware(row["starts_at"]),
         aware(row["ends_at"]),
     )
@@ -46,13 +46,13 @@ def _schedule(  # noqa: PLR0913, PLR0917 - the columns
     crons: tuple[str, ...],
     timezone: str,
     seconds: float | None,
-    anchor: datetime,
+    anchor: datetime | None,  # of an interval: crons that are alike are one
     starts_at: datetime | None,
     ends_at: datetime | None,
 ) -> Schedule:
     return Schedule(
         crons=tuple(Cron.parse(one, timezone) for one in crons),
-        interval=None if seconds is None else Interval(seconds, anchor),
+        interval=None if seconds is None or anchor is None else Interval(seconds, anchor),
         starts_at=starts_at,
         ends_at=ends_at,
     )
