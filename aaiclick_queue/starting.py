@@ -62,20 +62,15 @@ async def run_job(  # noqa: PLR0913 - one value a fact
     known = found.entrypoint in registry
     text = found.signature.encode((), arguments) if known else encode_json(arguments)
     refuse_look_alikes(text, 0, f"an argument of {name}")
-    entry = found.entry if isinstance(found, Job) else found
-    # Over the function's own options: those are what is left when nobody else has said anything.
-    asked: dict[str, Any] = {"queue": given.queue, "priority": given.priority, "max_attempts": max_attempts}
-    entry = entry.options(**{option: value for option, value in asked.items() if value is not None})
+    entry = _entry(found, given, max_attempts)
     building = Building(queue=given.queue, priority=given.priority, correlation_id=given.correlation_id)
     with building:
         node = building.add_node(Node(entry, text, [], building.frame))
     shown = given.name or (name if registered is not None or entrypoint is not None else entry.node_name)
     new = new_job(shown, given, client.settings, entrypoint=entry.entrypoint, kwargs=text)
     new.returns = building.value(node, what=shown)
-    new.registered_job_id = None if registered is None else registered["id"]
-    if registered is not None and new.hooks is None and registered["options"]:
-        hooks = msgspec.json.decode(registered["options"]).get("hooks")
-        new.hooks = encode_json(hooks) if hooks else None
+    if registered is not None:
+        new.registered_job_id, new.hooks = registered["id"], new.hooks or _hooks(registered)
     submitted = await client.submit(new, building.finish(client.settings), key=key_of(given), connection=connection)
     decode = found.signature.decode_result if known else decode_json
     return JobHandle(
@@ -96,6 +91,18 @@ def _function(
             "its entrypoint, module.function"
         )
     return registry.get(wanted) or by_name(wanted)
+
+
+def _entry(found: Job[Any, Any] | Task[Any, Any], given: JobOptions, max_attempts: int | None) -> Task[Any, Any]:
+    """Its first task; what was asked for comes before the function's own options."""
+    entry = found.entry if isinstance(found, Job) else found
+    asked: dict[str, Any] = {"queue": given.queue, "priority": given.priority, "max_attempts": max_attempts}
+    return entry.options(**{option: value for option, value in asked.items() if value is not None})
+
+
+def _hooks(registered: Mapping[str, Any]) -> str | None:
+    hooks = msgspec.json.decode(registered["options"]).get("hooks") if registered["options"] else None
+    return encode_json(hooks) if hooks else None
 
 
 def _options(registered: Mapping[str, Any]) -> JobOptions:
