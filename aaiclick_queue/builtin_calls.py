@@ -4,7 +4,7 @@
 group stays open until it has put its children there; in item order, child number i has map_index i. In `constant` a
 reference is deferred (`{"$$node": id}`): renumbered with the others, not filled in, and `{"$node": id}` in a child.
 `aaiclick_queue.fold` folds results: of a `{"$group": id}`, in order and without the expander's own, or of a
-`{"$completed": […]}`.
+`{"$completed": […]}`; those of tasks that failed or were skipped are left out, not None.
 """
 
 from __future__ import annotations
@@ -44,13 +44,6 @@ class Expand(msgspec.Struct, kw_only=True):
             concurrency_key=filled_in("concurrency_key", self.task.concurrency_key, kwargs, self.spec.entrypoint),
             order_by=filled_in("order_by", self.task.order_by, kwargs, self.spec.entrypoint),
         )
-
-
-class Fold(msgspec.Struct, kw_only=True):
-    """One value from many, in their order: those of tasks that failed or were skipped are left out, not None."""
-
-    how: How
-    items: list[Any]
 
 
 def empty(how: How) -> Any:
