@@ -6,18 +6,23 @@ PYTHON ?= python3
 export UV_PYTHON_DOWNLOADS := never
 export UV_COMPILE_BYTECODE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Where a shell forbids compiled files, each of the thousand processes of the tests would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench format lock clean
+.PHONY: help demo test chaos lint audit mutate bench bench-full bench-scale bench-lock format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## See tasks flow, retry and finish on an embedded Postgres (15 s)
 	@$(BIN)/aaiclick-queue demo
 
-test: lint ## Everything: lint, then all tests, two files at a time
-	$(BIN)/pytest -n 2 --dist loadfile
+test: lint ## Everything: lint, then all tests, three files at a time
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+chaos: $(VENV)/.ready ## Faults against a working fleet for an hour: CHAOS_SECONDS, CHAOS_SEED, CHAOS_FAULTS
+	$(BIN)/python -m tests.chaos
 
 lint: $(VENV)/.ready ## Format, lint, types and import layers, nothing is changed
 	$(BIN)/ruff format --check .
@@ -25,8 +30,22 @@ lint: $(VENV)/.ready ## Format, lint, types and import layers, nothing is change
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.ready ## Figures of this machine
-	$(BIN)/python -m tests.bench
+# AUDIT=--strict: what could not be checked is a failure too.
+audit: $(VENV)/.ready ## Lock files, licences, and known vulnerabilities where a service answers
+	$(BIN)/python -m tests.project.audit $(AUDIT)
+
+mutate: $(VENV)/.ready ## Plant known faults into the flow, and name the test that catches each
+	$(BIN)/pytest tests/mutations -s
+
+# BENCH='--peers none --only drain': whatever `python -m tests.bench --help` and `python -m tests.bench.scale --help` tell.
+bench: $(VENV)/.ready ## Figures of this machine, for this product and ten peers (about 12 minutes)
+	$(BIN)/python -m tests.bench $(BENCH)
+
+bench-full: $(VENV)/.ready ## The same with five times the tasks and three rounds (about two hours)
+	$(BIN)/python -m tests.bench --full $(BENCH)
+
+bench-scale: $(VENV)/.ready ## How cost grows with backlog, history, queues, distance and time (BENCH=--full for all of it)
+	$(BIN)/python -m tests.bench.scale $(BENCH)
 
 format: $(VENV)/.ready ## Format and mend what can be mended
 	$(BIN)/ruff check --fix-only .
@@ -40,6 +59,9 @@ lock: ## Choose the versions of requirements.lock anew, and the image's parts of
 	$(COMPILE) --upgrade --all-extras --group dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraints requirements.lock --extra psycopg --output-file workers/run.lock pyproject.toml
 	$(COMPILE) --constraints requirements.lock --group build --output-file workers/build.lock
+
+bench-lock: $(VENV)/.ready ## Choose the versions of the benchmark's peers anew, below what tests/bench/peers.py pins (needs uv)
+	$(BIN)/python -m tests.bench.venvs
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

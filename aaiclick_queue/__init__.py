@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         retry_failed_tasks,
         retry_task,
     )
+    from .redaction import Secret
     from .registered import (
         RegisteredJob,
         delete_registered_job,
@@ -170,6 +171,7 @@ _HOMES = {
         "retry_failed_tasks",
         "retry_task",
     ),
+    "redaction": ("Secret",),
     "registered": (
         "RegisteredJob",
         "delete_registered_job",
@@ -227,6 +229,7 @@ __all__ = [
     "RegisteredJob",
     "Retry",
     "Running",
+    "Secret",
     "Settings",
     "Skip",
     "Snooze",

@@ -7,14 +7,16 @@ were nested, and stepped by hand instead: a job may have tasks of a thousand kin
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from .around import enqueue_through
+from .codec import decode_json, encode_json
 from .flow.enqueue import NewTask, Spec
 from .flow.graph import Plan, PlannedTask
-from .flow.submit import Submitted
-from .middleware import Enqueuing, Middleware
+from .flow.submit import NewJob, Submitted
+from .middleware import HEADERS, Enqueuing, Middleware
 
 _HERE = object()
 
@@ -46,6 +48,18 @@ async def plan_through(
         raise raised
     assert submitted is not None
     return submitted
+
+
+@contextmanager
+def submitting_through(chain: Sequence[Middleware], job: NewJob) -> Iterator[None]:
+    """Around the writing of a job: what middleware sends along is kept in its metadata."""
+    headers: dict[str, str] = {}
+    with ExitStack() as stack:
+        for one in chain:
+            stack.enter_context(one.submitting(job.name, headers))
+        if headers:
+            job.metadata = encode_json((decode_json(job.metadata) or {}) | {HEADERS: headers})
+        yield
 
 
 class _Call:

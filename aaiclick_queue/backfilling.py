@@ -35,6 +35,14 @@ async def backfill(  # noqa: PLR0913 - one value a fact
     `max_running` of its runs are open at once. Overlap and jitter of the schedule do not apply.
     """
     db = await (client or await default_client()).database()
+    operation_id = await plan_backfill(db, name, start, end, max_running=max_running)
+    return await work_to_end(db, operation_id, progress=progress)
+
+
+async def plan_backfill(  # noqa: PLR0913 - one value a fact
+    db: Database, name: str, start: datetime, end: datetime, *, max_running: int | None = None, by: str | None = None
+) -> int:
+    """Write the operation down that makes the runs; from now on it happens, whoever works on it."""
     row, start, end = await _range(db, name, start, end)
     if max_running is not None and (isinstance(max_running, bool) or not 1 <= max_running <= 1_000_000):
         raise BadSchedule(f"max_running={max_running!r}: give a whole number from 1 on")
@@ -42,8 +50,7 @@ async def backfill(  # noqa: PLR0913 - one value a fact
     arguments = {"start": start.isoformat(), "end": end.isoformat(), "max_running": max_running}
     where = {"registered": str(row["id"]), "name": name}
     total = len(found) if len(found) < MOST_COUNTED else None
-    operation_id = await make_operation(db, "backfill", where, arguments, by=whoami(), total=total)
-    return await work_to_end(db, operation_id, progress=progress)
+    return await make_operation(db, "backfill", where, arguments, by=by or whoami(), total=total)
 
 
 async def missing_ticks(

@@ -23,10 +23,18 @@ LARGEST = 1 << 28  # bytes: what many results come to in one is no payload, and 
 
 
 async def expand(  # noqa: PLR0913 - as builtin_calls.Expand has them
-    *, spec: Any, task: Any, name: str, parameter: str, items: Any, constant: Any = None, critical: bool = True
+    *,
+    spec: Any,
+    task: Any,
+    name: str,
+    parameter: str,
+    items: Any,
+    constant: Any = None,
+    critical: bool = True,
+    is_secret: bool = False,
 ) -> Adds:
     """One child for each of the items, in the group of this run, written with its end."""
-    del spec, task, name, constant, critical
+    del spec, task, name, constant, critical, is_secret
     run, _ = running()
     if run.claimed.group_id is None:
         raise Fail(f"{EXPAND} writes the tasks of a map into its group, and this one is in no job's group")

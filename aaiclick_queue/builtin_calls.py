@@ -34,9 +34,11 @@ class Expand(msgspec.Struct, kw_only=True):
     items: msgspec.Raw  # to be a list, else the expander fails and names what it is
     constant: dict[str, msgspec.Raw] = {}  # the other arguments, the same for all
     critical: bool = True
+    is_secret: bool = False  # the item of each
 
     def task_of(self, item: msgspec.Raw) -> NewTask:
         """The child that takes this item."""
+        item = msgspec.Raw(b'{"$secret":' + bytes(item) + b"}") if self.is_secret else item
         kwargs = undeferred(msgspec.json.encode({**self.constant, self.parameter: item}).decode())
         return msgspec.structs.replace(
             self.task,

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 import msgspec
 
 from .flow.claim import Claimed, Line, Wanted
+from .flow.quarantine import claim_surely
 from .schema import Transaction
 
 UNCAPPED = ""  # no queue has this name
@@ -62,7 +63,7 @@ class Lines:
             if limit <= 0:
                 continue
             try:
-                got = await self._lines[name].claim(tx, msgspec.structs.replace(want, limit=limit))
+                got = await claim_surely(self._lines[name], tx, msgspec.structs.replace(want, limit=limit))
             except Exception:
                 if not claimed:
                     raise

@@ -7,17 +7,12 @@ from typing import Any
 
 import msgspec
 
-from .flow.place import in_line
 from .settings import Settings
 
 LIMIT = 1000  # a check counts at most so many: enough to know
 
 # Looked up by key per task `t`: a join over whole tables would take minutes where millions wait.
 WAITS_AT_GATE = "EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = t.wait_gate AND w.task_id = t.id)"
-IS_ON_ITS_WAY = f"""(EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id)
-                 OR EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id)
-                 OR EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id)
-                 OR EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}))"""
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,8 @@ from .errors import QueueError
 from .flow.execute import Run, Stop, as_exception, call_plainly, decide, execute
 from .growing import growing
 from .lifespan import Lifespan
+from .log_capture import capturing
+from .log_recorder import Recorder
 from .logs import set_up_as
 from .middleware import around_execute, installed
 from .orders import (
@@ -62,6 +64,7 @@ from .postgres import Database
 from .settings import Settings
 from .stacks import Shown, draw, stacks_on_signal
 from .tasks import registry
+from .tracing import trace_if_wanted
 
 LEAVE_SECONDS = 2.0
 PR_SET_PDEATHSIG = 1
@@ -97,6 +100,8 @@ class Child:
                 made_ready=lambda: self._say(MadeReady()),
                 committing=lambda run: self._say(Committing(run.committing, run.committed)),
             )
+            if self._settings.log_capture:
+                services.recorder = Recorder(self._settings, writes_through=True)
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 while True:
                     length = HEAD.unpack(await reader.readexactly(HEAD.size))[0]
@@ -142,6 +147,8 @@ class Child:
         except BaseException as error:  # one that no task should raise: it ends this run, never the process
             outcome = None if run.stop else decide(as_exception(error), run)
         self._run = None
+        if run.log is not None:
+            run.log.end()
         _flush()
         self._say(Done(outcome, run.committed, megabytes()))
 
@@ -262,6 +269,7 @@ def _set_up(begin: Begin) -> Settings:
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what is printed is out when we are killed
     settings = Settings.model_validate(begin.settings | {"postgres_url": begin.dsn})
     settings_here.set(settings)
+    trace_if_wanted(settings)
     if begin.logs is not None:
         set_up_as(begin.logs)
     else:
@@ -293,7 +301,8 @@ def main() -> None:
     try:
         if isinstance(answer, Loaded):
             gc.freeze()
-            asyncio.run(Child(begin, settings).serve(link))
+            with capturing(settings.log_level) if settings.log_capture else nullcontext():
+                asyncio.run(Child(begin, settings).serve(link))
         code = 0
     except BaseException:
         traceback.print_exc()

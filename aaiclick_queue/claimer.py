@@ -14,10 +14,13 @@ from .errors import PostgresUnavailable
 from .flow.claim import Claimed, Line, Wanted, queues_in_line
 from .flow.kick import add_claimer, remove_claimer
 from .flow.mark import HeadScans
+from .flow.quarantine import claim_surely
 from .listener import Listener
-from .postgres import Database
+from .meters import METERS
+from .postgres import SCHEMA_ERRORS, Database
 from .settings import Settings
 from .slots import Slots
+from .spans import TOLD
 
 log = logging.getLogger("aaiclick_queue.worker")
 
@@ -42,6 +45,9 @@ class Claiming(Protocol):
 
     def found_nothing(self) -> None:
         """There was a wake-up and nothing to claim: what was enqueued may be held."""
+
+    async def look_at_schema(self) -> None:
+        """What a claim uses is not there: the schema may have been taken back a version."""
 
 
 class Yields:
@@ -94,6 +100,8 @@ class Claimer:
         self._stopped = False
         self._had_no_room = False  # the last look was none: a kick before it has not been answered
         self._probe_at = 0.0
+        self._unasked = False  # the next look is the rescan: no wake-up asked for it
+        self.turned = 0.0  # monotonic, of the last look
         self._queue_scans = HeadScans()
 
     def stop(self) -> None:
@@ -118,6 +126,7 @@ class Claimer:
         failures = 0
         try:
             while not self._stopped:
+                self.turned = time.monotonic()
                 kicked = self._kicked.is_set()
                 self._kicked.clear()
                 try:
@@ -132,6 +141,8 @@ class Claimer:
                         expected = isinstance(error, PostgresUnavailable)
                         log.warning("cannot claim: %s", error, exc_info=None if expected else error)
                     failures += 1
+                    if isinstance(error, SCHEMA_ERRORS):
+                        await self._worker.look_at_schema()
                     await asyncio.sleep(min(1.0, 0.05 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.5))
                     continue
                 if kicked and not found:
@@ -160,7 +171,13 @@ class Claimer:
         wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
         async with self._db.connection() as connection:
             began = time.monotonic()
-            claimed = await self._line.claim(connection, wanted)
+            self._slots.fences.asks()
+            claimed = await claim_surely(self._line, connection, wanted)
+        if METERS.on:
+            METERS.claimed(claimed, time.monotonic() - began, unasked=self._unasked)
+        self._unasked = False
+        if claimed and TOLD.tracer is not None:
+            TOLD.tracer.claimed(claimed, worker_id, began)
         if time.monotonic() - began > SLOW_CLAIM_SECONDS or worker_id != self._worker.worker_id:
             self._worker.unanswered()  # too late to run them: they may be taken for strangers, or be a dead worker's
             return 0, False
@@ -206,6 +223,7 @@ class Claimer:
             self.listener.listen(True)
             await self._either(RESCAN_SECONDS, *wake)
             self.listener.listen(False)
+            self._unasked = not self._kicked.is_set()
             return
         if self.listener is not None:
             self.listener.listen(True)  # so that it notices when Redis is back

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from .around import enqueue_through
-from .around_plans import plan_through
+from .around_plans import plan_through, submitting_through
 from .callers import run_sync
 from .channel import Channel
 from .errors import PostgresUnavailable, StreamsDown
@@ -34,6 +34,7 @@ from .portal import submit
 from .postgres import Database
 from .settings import Settings
 from .streams import Streams
+from .tracing import trace_if_wanted
 from .waiting import Waiting
 from .writing import BULK, Writer
 
@@ -60,6 +61,7 @@ class Client:
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._db is None:
+                trace_if_wanted(self.settings)
                 db = Database(self.settings, size=4, flow=True, dsn=await database_url(self.settings))
                 try:
                     await require_head(db)
@@ -131,7 +133,10 @@ class Client:
         """Write a job and all its nodes in one transaction; its middleware is called once for each kind of task."""
         chain = around_enqueue(self._middleware or middleware_here.get())
         write = functools.partial(self._writer.submit, job, plan, key=key, connection=connection)
-        return await (plan_through(chain, plan, write, connection=connection) if chain else write())
+        if not chain:
+            return await write()
+        with submitting_through(chain, job):
+            return await plan_through(chain, plan, write, connection=connection)
 
     async def add_to_job(self, to: Adding, plan: Plan) -> Submitted:
         """Add nodes to a job that is there, in a transaction of our own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import json
 import sys
 import types
 import typing
@@ -20,6 +21,8 @@ from msgspec import UNSET
 
 from .errors import ArgumentsDoNotFit, BadTask, ResultDoesNotEncode
 from .injection import injected_types
+from .marks import Marks, marks_of
+from .redaction import KEY, MARKED, opened, secrets_in
 from .typed import DEPTH_LIMIT, Typed, a_or_an, write_natural
 
 RETURN = "return"
@@ -71,9 +74,10 @@ class Signature:
         given = self.bound(args, kwargs) if args else kwargs
         row = self._row
         try:
-            return row.write(given)
+            text = row.write(given)
         except Exception as error:
             raise self._unfit(given, error) from error
+        return self._sealed(text)
 
     def encode_around(self, given: Mapping[str, Any], written: Mapping[str, str]) -> str:
         """The same where some arguments are JSON already: they stand in it unchecked."""
@@ -86,8 +90,47 @@ class Signature:
             parts = [f'"{name}":{types[name].write(value)}' for name, value in given.items()]
         except Exception as error:
             raise self._unfit(given, error, is_part=True) from error
-        parts += [f'"{name}":{text}' for name, text in written.items()]
+        parts = [self._sealed("{" + ",".join(parts) + "}")[1:-1]] if parts else []
+        parts += [f'"{name}":{self.marked(name, text)}' for name, text in written.items()]
         return "{" + ",".join(parts) + "}"
+
+    def marked(self, name: str, text: str) -> str:
+        """JSON of an argument that is not known yet, marked where all of it is a secret."""
+        marks = self._secret.get(name)
+        return f'{{"{KEY}":{text}}}' if marks is not None and marks.is_all else text
+
+    def sealed(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments as JSON types with their secrets marked, for what keeps them unchecked."""
+        return {name: self._secret[name].seal(one) if name in self._secret else one for name, one in given.items()}
+
+    def secrets_in(self, text: str, more_names: str | None) -> tuple[str, ...]:
+        """The texts in arguments that nobody may see, also where whoever wrote them has marked none of them."""
+        found = secrets_in(text, more_names)
+        if not self.secret_parameters():
+            return found
+        try:
+            given = json.loads(opened(text))
+        except ValueError:
+            return found
+        own = json.dumps(self.sealed(given)) if isinstance(given, dict) else None
+        return tuple(sorted({*found, *secrets_in(own)}, key=len, reverse=True))
+
+    def secret_parameters(self) -> list[str]:
+        """The parameters in which something is a secret; none where annotations cannot be looked up."""
+        try:
+            return list(self._secret)
+        except Exception:  # whoever calls it is told why
+            return []
+
+    def _sealed(self, text: str) -> str:
+        if MARKED in text:
+            raise ArgumentsDoNotFit(
+                f"an argument of {self.name} holds a dict like {{'{KEY}': …}}, which is how a secret is marked in "
+                "JSON: use another key"
+            )
+        if not self._secret:
+            return text
+        return json.dumps(self.sealed(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
 
     def encode_many(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
         """The same for many; an error names the row, counted from 0, and the parameter."""
@@ -98,16 +141,23 @@ class Signature:
                 texts.append(write(given))
             except Exception as error:
                 raise self._unfit(given, error, f"rows[{number}]: ") from error
-        return texts
+        if not self._secret and not any(MARKED in text for text in texts):
+            return texts
+        return [self._sealed(text) for text in texts]
 
     def decode(self, payload: str) -> dict[str, Any]:
         """Arguments ready to call with; raises ArgumentsDoNotFit where they no longer fit the function."""
         row = self._row
+        if MARKED in payload:
+            payload = opened(payload)
         try:
             values = msgspec.structs.astuple(row.read(payload))
         except Exception as error:
             raise self._outdated(payload, error) from error
-        return {name: value for name, value in zip(self.parameters, values, strict=True) if value is not UNSET}
+        given = dict(zip(self.parameters, values, strict=True))
+        if len(self._needed) == len(given):
+            return given
+        return {name: value for name, value in given.items() if value is not UNSET}
 
     def check(self, name: str, text: str | bytes) -> None:
         """Raise ArgumentsDoNotFit unless the function has this parameter and takes this JSON for it."""
@@ -115,7 +165,7 @@ class Signature:
             near = ", ".join(self.parameters) or "nothing"
             raise ArgumentsDoNotFit(f"{self.name} has no parameter {name!r}: it takes {near}", parameter=name)
         try:
-            self._types[name].read(text)
+            self._types[name].read(opened(text if isinstance(text, str) else text.decode()))
         except Exception as error:
             annotation = _shown(self._hints.get(name, Any))
             raise ArgumentsDoNotFit(
@@ -197,6 +247,11 @@ class Signature:
             except Exception as error:
                 raise BadTask(f"parameter {name!r} of {self.name}, annotated {_shown(annotation)}: {error}") from error
         return found
+
+    @functools.cached_property
+    def _secret(self) -> dict[str, Marks]:
+        found = {name: marks_of(self._hints.get(name, Any)) for name in self.parameters}
+        return {name: marks for name, marks in found.items() if marks is not None}
 
     @functools.cached_property
     def _row(self) -> Typed:
@@ -297,14 +352,15 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
-def encode_json(value: Any) -> str:
-    """Plain JSON for metadata, progress and checkpoints: JSON types only."""
+def encode_json(value: Any, name: str | None = None) -> str:
+    """Plain JSON for metadata, progress and checkpoints: JSON types only. An error begins with the name."""
     try:
         return _ANYTHING.write(value)
     except Exception as error:
         raise ArgumentsDoNotFit(
-            f"{a_or_an(type(value).__qualname__)} that is not plain JSON: {_reason(error)} "
-            "(dict with str keys, list, str, int, float, bool, None)"
+            f"{f'{name}: ' if name else ''}{a_or_an(type(value).__qualname__)} that is not plain JSON: "
+            f"{_reason(error)} (dict with str keys, list, str, int, float, bool, None)",
+            parameter=name,
         ) from error
 
 

@@ -24,10 +24,12 @@ from .joining import Joining, Wish
 from .lifespan import Lifespan
 from .middleware import Enqueuing, Middleware, around_enqueue, headers_of, installed, metadata_of
 from .postgres import Database
+from .redaction import hidden, hidden_in
 from .settings import Settings
 
 if TYPE_CHECKING:
     from .handles import Handle
+    from .log_recorder import Recorder
     from .tasks import Task
     from .transaction import TaskTransaction
 
@@ -41,6 +43,7 @@ class Services:
 
     lifespan: Lifespan | None = None
     middleware: Sequence[Middleware] = ()
+    recorder: Recorder | None = None  # of what runs say
 
     def __init__(  # noqa: PLR0913 - one value a service
         self,
@@ -56,6 +59,7 @@ class Services:
         modules: Sequence[str] = (),
         lifespan: Lifespan | None = None,
         middleware: Sequence[Middleware] = (),
+        recorder: Recorder | None = None,
     ) -> None:
         self.settings = settings
         self.db = db
@@ -68,6 +72,7 @@ class Services:
         self.modules = modules
         self.lifespan = lifespan
         self.middleware = middleware
+        self.recorder = recorder
         self.loop = asyncio.get_running_loop()
         self._ids: IdSource | None = None
 
@@ -130,7 +135,8 @@ class Current:
     ) -> bool:
         """Keep how far the task is: `progress(30, 100, "reading")`, a number from 0 to 1, or any JSON object."""
         self._rearm(self._run)
-        return await keep_progress(self._services.db, self.fence, encode_json(how_far(done, total, message)))
+        kept = hidden_in(how_far(done, total, message), self._run.secrets)
+        return await keep_progress(self._services.db, self.fence, encode_json(kept))
 
     async def checkpoint(self, *kept: Any) -> bool:
         """Keep a JSON value from which the next attempt can go on: `checkpoint(data)`, or `checkpoint(phase, data)`."""
@@ -324,6 +330,17 @@ def current() -> Current:
 def running() -> tuple[Run, Services]:
     """The run of this asyncio task and what it shares with others."""
     return _run.get()
+
+
+def here() -> tuple[Run, Services] | None:
+    """The same, None where no run is."""
+    return _run.get(None)
+
+
+def hidden_here(text: str) -> str:
+    """The text without the secrets of the run that this is part of."""
+    found = here()
+    return text if found is None else hidden(text, found[0].secrets)
 
 
 def enter(run: Run, services: Services) -> None:

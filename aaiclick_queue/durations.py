@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+MOST = 36600 * 86400  # seconds, 100 years: added to now it stays within the calendar
 EXAMPLES = "90s, 30m, 1h30m or 2d"
 
 

@@ -19,12 +19,13 @@ from .flow.complete import Completer
 from .flow.execute import RELEASED, Run
 from .flow.heartbeat import Counters
 from .flow.kick import tell_ended
+from .flow.tally import COMPLETED, Tallied, Tally, place_of
 from .outcome import Cancelled, Ended, Failed, Later, Outcome, Released, Skipped, Succeeded
 from .postgres import Database
 from .report import Report
 from .slots import Slots
 
-FINAL = (Succeeded, Failed, Cancelled, Skipped)
+FINAL = frozenset({Succeeded, Failed, Cancelled, Skipped})  # by type: isinstance of a struct takes four times as long
 
 
 class Claiming(Protocol):
@@ -44,8 +45,10 @@ class Ends:
         self._completed = self._failed = self._lost = 0
         self._stopped_runs: list[Run] = []
         self.tally: Counter[str] = Counter()  # runs that ended here, by what they came to
+        self.figures = Tally()  # the same for everybody to see
         # Claimed and in no slot: no code here to run them, or their inputs are on their way; not settled yet.
         self.outside: set[tuple[int, int]] = set()
+        self.unknown: dict[tuple[int, int], Claimed] = {}  # those of them that no code is known of
 
     def serve(self, db: Database, completer: Completer, background: Background, claimer: Claiming) -> None:
         """Where outcomes go from now on."""
@@ -62,7 +65,7 @@ class Ends:
     def run_ended(self, run: Run, outcome: Outcome | None) -> None:
         """A run has come to its end, or is not ours any more (None)."""
         if outcome is None:
-            self.slots.let_go(run)
+            self.slots.let_go(run, recorded=run.committed)
             self._claimer.ended(run.claimed.queue)
             self.tally["Succeeded" if run.committed else "Gone"] += 1
             if not run.committed and run.stop is None:
@@ -72,7 +75,9 @@ class Ends:
                 self._completed += 1
                 self._background.freed(lanes_of(run.claimed))
                 self._background.arrived()
-                self._report.ended(run, Succeeded(None), time.monotonic() - run.started)
+                seconds = time.monotonic() - run.started
+                self.figures.count([_tallied(run.claimed, seconds, COMPLETED)])
+                self._report.ended(run, Succeeded(None), seconds)
             return
         now = time.monotonic()
         self._completer.add(
@@ -112,41 +117,59 @@ class Ends:
 
     def landed(self, batch: Sequence[Ended], landed: set[int]) -> None:
         """The completer has written these outcomes, as far as their runs still had their lease."""
-        tell_ended([run.task_id for run in batch if run.task_id in landed and isinstance(run.outcome, FINAL)])
+        tell_ended([run.task_id for run in batch if run.task_id in landed and type(run.outcome) in FINAL])
         if any(run.flags & IN_JOB for run in batch):
             self._background.arrived()
         freed: set[Lane] = set()
+        queues: set[str] = set()
+        counted: list[Tallied] = []
         for ended in batch:
-            self.outside.discard((ended.task_id, ended.run_epoch))
-            run = self.slots.held.get(ended.task_id)
-            if run is not None and run.claimed.run_epoch != ended.run_epoch:
-                run = None  # the same task, claimed again meanwhile
+            run, claimed = self._found(ended)
+            is_ours = ended.task_id in landed
             if run is not None:
-                self.slots.let_go(run)
-                self._claimer.ended(run.claimed.queue)
-                self.tally[type(ended.outcome).__name__ if ended.task_id in landed else "Gone"] += 1
-            if ended.task_id not in landed:
-                self._lost += 1
-                self._report.stale(ended)
-                if run is not None and run.stop is None:
-                    self.run_stopped(run)  # taken from us, and over before we heard of it
+                self.slots.let_go(run, recorded=is_ours)
+                queues.add(run.claimed.queue)
+                self.tally[type(ended.outcome).__name__ if is_ours else "Gone"] += 1
+            if not is_ours:
+                self._came_too_late(ended, run)
                 continue
             self._count(ended)
+            place = place_of(ended.outcome)
+            if claimed is not None and place is not None:
+                counted.append(_tallied(claimed, ended.ended - ended.started, place))
             if run is not None:
                 self._report.ended(run, ended.outcome, ended.ended - ended.started)
                 freed |= lanes_of(run.claimed)
+        for queue in queues:
+            self._claimer.ended(queue)
+        self.figures.count(counted)
         if freed:
             self._background.freed(freed)
 
+    def _found(self, ended: Ended) -> tuple[Run | None, Claimed | None]:
+        """The run that has ended, unless its task was claimed again meanwhile, and what is known of its claim."""
+        if self.outside:
+            self.outside.discard((ended.task_id, ended.run_epoch))
+        run = self.slots.held.get(ended.task_id)
+        if run is not None and run.claimed.run_epoch == ended.run_epoch:
+            return run, run.claimed
+        return None, self.unknown.pop((ended.task_id, ended.run_epoch), None)
+
+    def _came_too_late(self, ended: Ended, run: Run | None) -> None:
+        self._lost += 1
+        self._report.stale(ended)
+        if run is not None and run.stop is None:
+            self.run_stopped(run)  # taken from us, and over before we heard of it
+
     def _count(self, ended: Ended) -> None:
-        match ended.outcome:
-            case Succeeded():
-                self._completed += 1
-            case Failed():
-                self._failed += 1
-            case Later():
-                self._background.due.kick()
-        if ended.flags & HOOKED or isinstance(ended.outcome, Released):
+        kind = type(ended.outcome)
+        if kind is Succeeded:
+            self._completed += 1
+        elif kind is Failed:
+            self._failed += 1
+        elif kind is Later:
+            self._background.due.kick()
+        if ended.flags & HOOKED or kind is Released:
             self._background.made_ready()
 
     def take_counters(self) -> Counters:
@@ -162,3 +185,7 @@ class Ends:
         self._completed += counters.completed
         self._failed += counters.failed
         self._lost += counters.lost
+
+
+def _tallied(claimed: Claimed, seconds: float, place: int) -> Tallied:
+    return Tallied(claimed.queue, claimed.entrypoint, max(0.0, claimed.waited), max(0.0, seconds), place)

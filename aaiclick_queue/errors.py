@@ -19,8 +19,10 @@ QueueError
 ├── QueueFull                the queue is at its max_depth
 ├── TasksBusy                another open transaction holds the tasks
 ├── PostgresUnavailable      no answer within the time given; nothing was half-written
+├── NotAllowed               the database role lacks a right; names the role and what to grant
 ├── SchemaMismatch           the database is at another revision than this version
 ├── MissingExtra             an optional part is not installed; names the install line
+├── PortInUse                the probe port cannot be listened on
 ├── StreamsDown              Redis did not take or give wake-ups (the flow goes on by polling)
 ├── LeaseLost                the run no longer owns its task; raised by current().transaction() only
 ├── UnknownTask              no task with that id
@@ -166,6 +168,17 @@ class PostgresUnavailable(QueueError, ConnectionError):
     """Postgres gave no answer within the time given."""
 
 
+class NotAllowed(QueueError):
+    """The role that one is logged in with lacks a right in the database."""
+
+    def __init__(self, role: str | None, refusal: str, *, schema: str) -> None:
+        super().__init__(
+            f"the database role {role or 'of this login'!r} may not do this ({refusal}): grant it a role of "
+            f"`aaiclick-queue migrate roles` that may, as GRANT {schema}_worker TO {role or 'it'}"
+        )
+        self.role = role
+
+
 class SchemaMismatch(QueueError):
     """The database schema is older or newer than this version of the package."""
 
@@ -176,6 +189,10 @@ class MissingExtra(QueueError, ImportError):
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs an optional part: pip install 'aaiclick-queue[{extra}]'")
         self.extra = extra
+
+
+class PortInUse(QueueError):
+    """The port that probes are to be answered on is taken, or not ours to take."""
 
 
 class StreamsDown(QueueError, ConnectionError):

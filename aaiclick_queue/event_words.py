@@ -16,6 +16,7 @@ LEVELS = {
     "TASK_RETRYING": WARNING, "TASK_SNOOZED": INFO, "TASK_SKIPPED": INFO, "TASK_LOST": WARNING, "TASK_CHECKPOINT": INFO,
     "TASK_CLEARED": INFO, "TASK_RETRIED": INFO, "TASK_EXPIRED": WARNING, "TASK_CANCELLED": WARNING,
     "TASK_UPSTREAM_FAILED": FAILURE, "TASK_UNKNOWN": WARNING, "TASK_MOVED": INFO, "TASK_UNBLOCKED": INFO,
+    "TASK_QUARANTINED": FAILURE,
 }  # fmt: skip
 TYPES = tuple(LEVELS)
 Data = Mapping[str, Any]
@@ -132,4 +133,5 @@ _SENTENCES: dict[str, Callable[[Data], str]] = {
     "TASK_EXPIRED": lambda _: "expired before it started",
     "TASK_CANCELLED": lambda data: f"cancelled{_reason(data)}",
     "TASK_UNKNOWN": lambda data: f"a worker without its code had it{_reason(data)}",
+    "TASK_QUARANTINED": lambda data: f"was set aside, for Postgres cannot work on its row{_reason(data)}",
 }

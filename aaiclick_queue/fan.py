@@ -162,6 +162,7 @@ def _add_expander(mapped: Mapped, parameter: str, items: Joint, constant: Mappin
         items=msgspec.Raw(msgspec.json.encode(found.reference(items))),
         constant=others,
         critical=task.defaults.critical is not False,
+        is_secret=task.signature.marked(parameter, "") != "",
     )
     task.refuse_templates_of(written)
     expander = by_name(EXPAND, queue=task.defaults.queue, priority=task.defaults.priority)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict
@@ -22,6 +23,7 @@ class Where(TypedDict, total=False):
     priority: int
     older_than: float | timedelta
     status: str
+    fingerprint: str
 
 
 WORDS = tuple(Where.__annotations__)
@@ -59,6 +61,12 @@ def checked_priority(name: str, value: Any) -> int:
     return value
 
 
+def _fingerprint(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{16}", value):
+        raise BadTask(f"{name}={value!r}: give the 16 digits that `aaiclick-queue failures` shows")
+    return value
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": checked_name,
     "entrypoint": checked_name,
@@ -67,4 +75,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "priority": checked_priority,
     "older_than": seconds,
     "status": lambda name, value: checked_name(name, value).upper(),
+    "fingerprint": _fingerprint,
 }

@@ -11,6 +11,7 @@ KEEP_NONE = 32  # its row goes with its end, whatever that is
 KEEP_FAILED = 64  # its row goes with its end if that is a success
 IN_JOB = 128  # a job's task: its end arrives at gates
 INPUTS = 256  # its arguments name other tasks, whose results take their place
+KNOWN = 511  # all of them; what has others was made by a newer version, and is left to one
 FORGET = KEEP_NONE | KEEP_FAILED  # of a success
 
 # What the statement for ordinary completions does not look after.

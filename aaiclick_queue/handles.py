@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from .callers import is_sync
 from .client import Client, default_blocking_client, default_client
 from .codec import decode_json
@@ -157,7 +155,7 @@ class Handle(Generic[R]):
     def _value(self, row: Any) -> Any:
         if row["status"] == Status.COMPLETED:
             return self._decode(row["result"])
-        error = msgspec.json.decode(row["error"], type=Error) if row["error"] else Error("Unknown")
+        error = Error.read(row["error"]) if row["error"] else Error("Unknown")
         if row["status"] == Status.UPSTREAM_FAILED:
             raise UpstreamFailed(f"task {self.id} did not start: {error.message}", task_id=self.id)
         if row["status"] == Status.SKIPPED:

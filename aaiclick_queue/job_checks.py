@@ -21,6 +21,7 @@ _COMING = """coming AS MATERIALIZED (
     FROM aaiclick_queue.arrivals GROUP BY gate_id
 )"""
 _IS_SKIPPED = "(t.status = 'SKIPPED' OR t.status = 'FAILED' AND t.critical IS FALSE)"
+HEIGHT = 10_000  # of groups in groups: a hostile client may write a circle of them
 # A gate of a job or group counts its subtree, and an arrival below it comes up to it.
 MISCOUNTED_MEMBERS = f"""
 WITH RECURSIVE {_LOOKED}, {_COMING}, members AS MATERIALIZED (
@@ -36,10 +37,11 @@ WITH RECURSIVE {_LOOKED}, {_COMING}, members AS MATERIALIZED (
     FROM looked JOIN aaiclick_queue.gates g ON g.job_id = looked.id AND g.kind IN ('JOB', 'GROUP')
     LEFT JOIN members ON members.id = g.id LEFT JOIN coming ON coming.id = g.id
 ), subtree AS (
-    SELECT id, parent_id, members, left_open, known_failed, known_skipped FROM gate
+    SELECT id, parent_id, members, left_open, known_failed, known_skipped, 1 AS height FROM gate
     UNION ALL
-    SELECT gate.id, gate.parent_id, subtree.members, subtree.left_open, subtree.known_failed, subtree.known_skipped
-    FROM subtree JOIN gate ON gate.id = subtree.parent_id
+    SELECT gate.id, gate.parent_id, subtree.members, subtree.left_open, subtree.known_failed, subtree.known_skipped,
+           subtree.height + 1
+    FROM subtree JOIN gate ON gate.id = subtree.parent_id WHERE subtree.height < {HEIGHT}
 ), truth AS (
     SELECT id, sum(members) AS total, sum(left_open) AS remaining, sum(known_failed) AS failed,
            sum(known_skipped) AS skipped
@@ -108,7 +110,7 @@ WITH RECURSIVE {_LOOKED}, task AS MATERIALIZED (
     FROM looked JOIN aaiclick_queue.groups g ON g.job_id = looked.id
 ), under AS (
     SELECT id AS top, id FROM its_group
-    UNION ALL SELECT under.top, its_group.id FROM under JOIN its_group ON its_group.parent_group_id = under.id
+    UNION SELECT under.top, its_group.id FROM under JOIN its_group ON its_group.parent_group_id = under.id
 ), members AS MATERIALIZED (
     SELECT group_id, count(*) AS n, count(*) FILTER (WHERE ended_as = 'open') AS open,
            count(*) FILTER (WHERE ended_as = 'failed') AS failed,

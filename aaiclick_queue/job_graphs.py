@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from .codec import decode_json
 from .graph_rows import FAILED_TASKS, FOLDED_NODES, GROUPS, MAPS, NAMED_NODES, NODES, RUNNING_IN_GROUPS
 from .graph_wires import Wires
 from .postgres import Database
+from .redaction import shown_json
 
 NODES_LIMIT = 2_000
 NAMES_LIMIT = 500
@@ -131,7 +131,7 @@ def _maps(groups: Sequence[Any]) -> tuple[list[int], list[int]]:
     inside: set[int] = set()
     for row in groups:
         path = [row]
-        while (above := by_id.get(path[-1]["parent_group_id"])) is not None:
+        while (above := by_id.get(path[-1]["parent_group_id"])) is not None and len(path) <= len(groups):
             path.append(above)
         if any(one["mapped"] for one in path):
             inside.add(row["id"])
@@ -165,7 +165,7 @@ def _task(row: Any, parents: set[int]) -> GraphNode:
         finished_at=row["finished_at"],
         not_before=row["not_before"],
         reason=row["reason"],
-        progress=decode_json(row["progress"]),
+        progress=shown_json(row["progress"]),
     )
 
 

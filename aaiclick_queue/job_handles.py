@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Generic, TypeVar
 
-import msgspec
-
 from .client import Client
 from .codec import decode_json
 from .errors import BadJob, JobCancelled, JobEnded, JobFailed, ResultExpired, UnknownJob, WrongContext
@@ -134,7 +132,7 @@ class JobHandle(Generic[R]):
         raise ResultExpired(f"no job {self.id} in the database: it {why}", task_id=self.id)
 
     async def _value(self, client: Client, end: Any) -> Any:
-        error = msgspec.json.decode(end["error"], type=Error) if end["error"] else Error("Unknown")
+        error = Error.read(end["error"]) if end["error"] else Error("Unknown")
         match JobStatus(end["status"]):
             case JobStatus.COMPLETED if end["result"] is None:
                 return self._decode(None)
@@ -158,7 +156,7 @@ class JobHandle(Generic[R]):
 
 
 def _shown(row: Any) -> str:
-    error = msgspec.json.decode(row["error"], type=Error) if row["error"] else Error(row["status"])
+    error = Error.read(row["error"]) if row["error"] else Error(row["status"])
     return f"{error.type}: {error.message}" if error.message else error.type
 
 

@@ -25,7 +25,7 @@ WITH RECURSIVE above AS (
     JOIN aaiclick_queue.groups g ON g.id = t.group_id WHERE t.id = $1
     UNION ALL
     SELECT g.id, g.parent_group_id, g.name, above.height + 1 FROM above
-    JOIN aaiclick_queue.groups g ON g.id = above.parent_group_id
+    JOIN aaiclick_queue.groups g ON g.id = above.parent_group_id WHERE above.height < 1000
 )
 SELECT t.job_id, j.name AS job_name, j.status AS job_status, t.map_index, t.rule, t.critical, t.after_gate,
        w.task_id IS NOT NULL AS is_waiting, g.remaining, g.total, a.state AS after_state,

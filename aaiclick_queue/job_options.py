@@ -11,7 +11,7 @@ import msgspec
 
 from .errors import BadJob, BadTask
 from .retry import seconds
-from .spec import CHECKS, DedupeMode, Hooks, hooks_text, truth, whole
+from .spec import CHECKS, DedupeMode, Hooks, checked, hooks_text, truth, whole
 
 DAY = 86400.0
 
@@ -47,10 +47,10 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     def given(cls, options: Mapping[str, Any]) -> Self:
         """Options from keywords; what cannot work is refused by name."""
         refuse_unknown(options, cls.__struct_fields__, "a job", BadJob)
-        checked = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
-        if checked.get("dedupe", "raise") not in ("raise", "skip"):
-            raise BadJob(f"dedupe={checked['dedupe']!r}: a job's key can raise or skip")
-        return cls(**checked)
+        found = {name: checked(_CHECKS[name], name, one, BadJob) for name, one in options.items() if one is not None}
+        if found.get("dedupe", "raise") not in ("raise", "skip"):
+            raise BadJob(f"dedupe={found['dedupe']!r}: a job's key can raise or skip")
+        return cls(**found)
 
     def over(self, below: JobOptions) -> JobOptions:
         """These options where they are set, `below` where they are not."""

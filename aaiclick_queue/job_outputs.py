@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from .codec import decode_json
 from .flow.inputs import spliced
 from .job_nodes import of_job
 from .postgres import Database
+from .redaction import shown_json
 from .references import references
 
 OUTPUTS_LIMIT = 1_000
@@ -40,7 +40,7 @@ async def read_outputs(db: Database, job_id: int, *, completed: int) -> Outputs:
     outputs: dict[str, Any] = {}
     for row in await db.fetch(OUTPUTS, job_id, OUTPUTS_LIMIT, OUTPUTS_BYTES):
         text = await spliced(db, row["result"], job_id) if row["continued"] and row["result"] else row["result"]
-        outputs[row["name"]] = decode_json(text)
+        outputs[row["name"]] = shown_json(text, db.settings.redact_names)
     return Outputs(outputs, max(0, completed - len(outputs)))
 
 
@@ -54,7 +54,7 @@ async def read_result(db: Database, job_id: int, *, at_most: int | None = None) 
         return True, None
     if at_most is not None and await _named(db, text) > at_most:
         return False, None
-    return True, decode_json(await spliced(db, text, job_id))
+    return True, shown_json(await spliced(db, text, job_id), db.settings.redact_names)
 
 
 async def _named(db: Database, text: str) -> int:

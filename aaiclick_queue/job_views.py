@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from .codec import decode_json
 from .errors import BadTask, UnknownJob
 from .lasting import Lasting
 from .outcome import Error
 from .postgres import Database
+from .redaction import shown_json
 from .status import JobStatus
 
 SCAN_LIMIT = 100_000  # jobs that one listing looks at, from the newest down
@@ -32,11 +32,13 @@ FROM (SELECT id, name, status, run_type, priority, created_at, started_at, finis
       FROM aaiclick_queue.jobs WHERE id < $1 AND pruned_at IS NULL {{only}} ORDER BY id DESC LIMIT $2) AS j
 LEFT JOIN aaiclick_queue.gates g ON g.id = j.id
 WHERE ($3::text IS NULL OR j.status = $3) AND ($4::text IS NULL OR j.name LIKE $4)
+  AND ($7::text IS NULL OR j.run_type = $7)
 ORDER BY j.id DESC OFFSET $5 LIMIT $6
 """
 NEWEST_JOBS = _JOBS.format(only="")
 OPEN_JOBS = _JOBS.format(only="AND status IN ('PENDING', 'RUNNING')")
-REGISTERED_JOBS = _JOBS.format(only="AND registered_job_id = $7")
+REGISTERED_JOBS = _JOBS.format(only="AND registered_job_id = $8")
+NAMED_JOBS = _JOBS.format(only="AND name = $8::text")
 _COUNT = """
 SELECT count(*) FROM (SELECT name, status FROM aaiclick_queue.jobs WHERE pruned_at IS NULL {only}
                       ORDER BY id DESC LIMIT $1) AS j
@@ -126,6 +128,8 @@ class JobFilter(msgspec.Struct, frozen=True):
     status: JobStatus | None = None
     like: str | None = None
     registered_id: int | None = None  # only runs of this registered job
+    name: str | None = None  # the whole of it, for which there is an index
+    run_type: str | None = None
 
     @property
     def pattern(self) -> str | None:
@@ -146,16 +150,18 @@ async def read_jobs(
 ) -> JobPage:
     """Jobs older than `before`, newest first; looks at 100,000 of them at most."""
     wanted = wanted or JobFilter()
-    given = (before, SCAN_LIMIT, wanted.status, wanted.pattern, offset, limit)
+    given = (before, SCAN_LIMIT, wanted.status, wanted.pattern, offset, limit, wanted.run_type)
     if wanted.registered_id is not None:
         rows = await db.fetch(REGISTERED_JOBS, *given, wanted.registered_id)
+    elif wanted.name is not None:
+        rows = await db.fetch(NAMED_JOBS, *given, wanted.name)
     else:
         rows = await db.fetch(OPEN_JOBS if wanted.is_open else NEWEST_JOBS, *given)
     jobs = [JobRow(**dict(row)) for row in rows]
     if len(jobs) >= limit:
         return JobPage(jobs, jobs[-1].id)
     beyond = None
-    if wanted.pattern or (wanted.status and not wanted.is_open):
+    if wanted.pattern or wanted.run_type or (wanted.status and not wanted.is_open):
         beyond = await db.fetchval(BEYOND_SCAN, before, SCAN_LIMIT)
     return JobPage(jobs, None if beyond is None else str(beyond + 1))
 
@@ -174,8 +180,8 @@ async def read_job(db: Database, job: int | str) -> JobView:
         raise UnknownJob(f"no job {job}: it was pruned meanwhile")
     values = dict(rows[0])
     for column in ("kwargs", "returns", "hooks", "metadata"):
-        values[column] = decode_json(values[column])
-    values["error"] = None if values["error"] is None else msgspec.json.decode(values["error"], type=Error)
+        values[column] = shown_json(values[column], db.settings.redact_names)
+    values["error"] = None if values["error"] is None else Error.read(values["error"])
     return JobView(**values)
 
 

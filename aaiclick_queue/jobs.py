@@ -249,7 +249,7 @@ def new_job(name: str, given: JobOptions, settings: Settings, *, entrypoint: str
         max_parallel=given.max_parallel,
         fail_fast=given.fail_fast or False,
         hooks=given.hooks(),
-        metadata=encode_json(given.metadata) if given.metadata else None,
+        metadata=encode_json(given.metadata, "metadata") if given.metadata else None,
         correlation_id=given.correlation_id,
         submitted_by=whoami(),
         timeout=given.timeout or settings.job_timeout_seconds,

@@ -161,11 +161,16 @@ WORDS = {
 
 
 def memory_megabytes() -> int:
+    """Resident memory of this process in megabytes."""
+    return memory_bytes() // MEGABYTE
+
+
+def memory_bytes() -> int:
     """Resident memory of this process; where the system does not tell the present figure, its highest so far."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") // MEGABYTE
+        return pages * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         import resource
 
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // MEGABYTE  # in bytes on macOS
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS

@@ -13,6 +13,7 @@ from contextlib import suppress
 from .caps import Lines
 from .errors import StreamsDown
 from .flow.claim import Line
+from .meters import METERS
 from .streams import Hint, Streams
 
 log = logging.getLogger("aaiclick_queue.worker")
@@ -69,7 +70,11 @@ class Listener:
                 for hint in heard.hints:
                     if self._line.passed(hint.queue, hint.rank, hint.order_key):
                         self._line.head.want()
+                if heard.hints and METERS.on:
+                    METERS.noticed(self._streams.sent)
                 if heard.hints and self._room() <= 0:
+                    if METERS.on:
+                        METERS.passed_on()
                     await self._pass_on(heard.hints[0])
                 if heard.hints or heard.rescan:
                     self._kick()

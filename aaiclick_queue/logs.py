@@ -12,7 +12,7 @@ from typing import Any, Literal, TextIO
 
 import msgspec
 
-from .context import current
+from .context import current, hidden_here
 from .errors import WrongContext
 from .orders import LogsOf
 from .report import one_line, short
@@ -55,7 +55,7 @@ class PrettyLines(logging.Formatter):
             line = f"{line}\n{self.formatException(record.exc_info)}"
         if self._tracebacks and record.name == TASK_LINES and (trace := getattr(record, "traceback", "")):
             line = "\n".join([line, *(f"    {one_line(part, TRACE_WIDTH)}" for part in trace.splitlines())])
-        return line
+        return hidden_here(line)
 
 
 class JsonLines(logging.Formatter):
@@ -75,9 +75,9 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         try:
-            return _encode(line).decode()
+            return hidden_here(_encode(line).decode())
         except (TypeError, ValueError, RecursionError):  # a lone surrogate, a dict with strange keys
-            return json.dumps({str(key): repr(value) for key, value in line.items()})
+            return hidden_here(json.dumps({str(key): repr(value) for key, value in line.items()}))
 
 
 _shared: LogsOf | None = None
@@ -118,7 +118,8 @@ def set_up(
     root.setLevel(level)
     # What these say below that is about themselves.
     logging.getLogger("asyncio").setLevel(max(root.level, logging.INFO))
-    logging.getLogger("alembic").setLevel(max(root.level, logging.WARNING))
+    for name in ("alembic", "uvicorn.error"):
+        logging.getLogger(name).setLevel(max(root.level, logging.WARNING))
     logging.raiseExceptions = False  # a reader of our lines that is gone must not stop the worker
 
 
@@ -135,4 +136,25 @@ def _task_here() -> dict[str, Any]:
         run = current()
     except WrongContext:
         return {}
-    return {"task_id": str(run.id), "entrypoint": run.entrypoint, "queue": run.queue, "attempt": run.attempt}
+    fields: dict[str, Any] = {
+        "task_id": str(run.id),
+        "entrypoint": run.entrypoint,
+        "queue": run.queue,
+        "attempt": run.attempt,
+        "run_epoch": run.run_epoch,
+        "worker_id": str(run.fence.worker_id),
+    }
+    if run.job_id is not None:
+        fields["job_id"] = str(run.job_id)
+    return fields | _span_here()
+
+
+def _span_here() -> dict[str, str]:
+    """The trace that a line belongs to, where there is one."""
+    trace = sys.modules.get("opentelemetry.trace")  # imported by whoever traces
+    if trace is None:
+        return {}
+    span = trace.get_current_span().get_span_context()
+    if not span.is_valid:
+        return {}
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}

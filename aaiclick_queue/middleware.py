@@ -9,6 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -151,6 +152,16 @@ class Running:
         return self._run.max_attempts
 
     @property
+    def job_id(self) -> int | None:
+        """The job that it belongs to."""
+        return self._run.claimed.job_id
+
+    @property
+    def group_id(self) -> int | None:
+        """The group of its job that it belongs to."""
+        return self._run.claimed.group_id
+
+    @property
     def run_epoch(self) -> int:
         """Which run this is, snoozed, lost and released ones included."""
         return self._run.claimed.run_epoch
@@ -190,6 +201,11 @@ class Running:
         """What middleware sent along at the enqueue."""
         return headers_of(self._run.claimed.metadata)
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The texts in its arguments that may stand in nothing that others read."""
+        return self._run.secrets
+
 
 class Middleware:
     """Code around enqueue and execute: override one or both. It is shared by all runs of a process."""
@@ -203,6 +219,10 @@ class Middleware:
     async def execute(self, run: Running, proceed: Proceed[Outcome]) -> Outcome:  # noqa: ARG002
         """Around the execution of a run; `proceed()` executes it and gives what it came to, and raises nothing."""
         return await proceed()
+
+    def submitting(self, name: str, headers: dict[str, str]) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Around the writing of a whole job, outside the calls of `enqueue`; `headers` are kept with the job."""
+        return nullcontext()
 
 
 # Of this process: what modules have declared with `use`, and how often each has raised where it must not.

@@ -34,7 +34,9 @@ BUSY_SECONDS = 0.05  # somebody else works on a page of it
 
 OPERATIONS = """
 SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at, updated_at, finished_at
-FROM aaiclick_queue.operations WHERE id = coalesce($1::bigint, id) ORDER BY id DESC LIMIT $2
+FROM aaiclick_queue.operations
+WHERE id >= coalesce($1::bigint, 0) AND id <= coalesce($1::bigint, $3::bigint - 1, 9223372036854775807)
+ORDER BY id DESC LIMIT $2
 """
 # It waits for the page that is being worked; one that applies a limit would leave its queue closed.
 CANCEL_OPERATION = """
@@ -235,13 +237,18 @@ async def work_to_end(db: Database, operation_id: int, *, progress: Progress | N
         raise
 
 
-async def read_operations(db: Database, *, limit: int = 100, operation_id: int | None = None) -> list[Operation]:
-    """Operations, newest first."""
-    rows = [dict(row) for row in await db.fetch(OPERATIONS, operation_id, limit)]
-    return [
-        Operation(**row | {"filter": json.loads(row["filter"]), "arguments": json.loads(row["arguments"])})
-        for row in rows
-    ]
+async def read_operations(
+    db: Database, *, limit: int = 100, operation_id: int | None = None, before: int | None = None
+) -> list[Operation]:
+    """Operations, newest first; older than `before`."""
+    rows = [dict(row) for row in await db.fetch(OPERATIONS, operation_id, limit, before)]
+    return [Operation(**row | {"filter": _words(row["filter"]), "arguments": _words(row["arguments"])}) for row in rows]
+
+
+def _words(text: str) -> dict[str, Any]:
+    """What an operation says; another client may have written something else."""
+    words = json.loads(text)
+    return words if isinstance(words, dict) else {"?": words}
 
 
 async def read_operation(db: Database, operation_id: int) -> Operation:

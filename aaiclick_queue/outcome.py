@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import sysconfig
 import traceback
+from collections.abc import Sequence
 from concurrent.futures import thread
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from .redaction import hidden
+
 MESSAGE_LIMIT = 2_000
 TRACEBACK_LIMIT = 64_000
 PACKAGE = str(Path(__file__).parent) + "/"
 DEMO = PACKAGE + "demo/"  # its tasks are written as users write theirs
 # The way from the worker to the user's function.
+INSTALLED = (sysconfig.get_path("stdlib") + "/", "<")
 WAY = (PACKAGE, str(Path(asyncio.__file__).parent) + "/", thread.__file__)
 
 
@@ -24,10 +30,11 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     message: str = ""
     traceback: str = ""
+    where: str = ""  # `mail.py:88 in send`: the same trouble is known by it
 
     @classmethod
-    def of(cls, raised: BaseException) -> Error:
-        """The error of an exception, cut to a bounded size: a 10 MB message costs nobody else anything."""
+    def of(cls, raised: BaseException, secrets: Sequence[str] = ()) -> Error:
+        """The error of an exception, without these secrets and cut: a 10 MB message costs nobody else anything."""
         name = type(raised).__qualname__
         if (module := type(raised).__module__).split(".")[0] not in ("builtins", "__main__", "aaiclick_queue"):
             name = f"{module}.{name}"
@@ -36,7 +43,17 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
         except Exception as broken:
             message = f"<the exception's own text raised {type(broken).__name__}>"
         trace = _trace(raised)
-        return cls(name, cut(message, MESSAGE_LIMIT), cut(trace, TRACEBACK_LIMIT))
+        if secrets:
+            message, trace = hidden(message, secrets), hidden(trace, secrets)
+        return cls(name, cut(message, MESSAGE_LIMIT), cut(trace, TRACEBACK_LIMIT), _where(trace))
+
+    @classmethod
+    def read(cls, text: str) -> Error:
+        """The error of a row; whatever another client has written there, as its message."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.ValidationError:
+            return cls("Unknown", cut(text, MESSAGE_LIMIT))
 
     def text(self) -> str:
         """JSON that Postgres takes."""
@@ -53,6 +70,15 @@ def _trace(raised: BaseException) -> str:
         del part.stack[: _users(part) or 0]
         part = part.__cause__ or part.__context__
     return "".join(told.format())
+
+
+def _where(trace: str) -> str:
+    """The last frame of a traceback that is neither Python's nor of something installed: `tasks.py:9 in send`."""
+    frames = re.findall(r'^[ |]*File "([^"\n]+)", line (\d+), in (\S+)$', trace, re.MULTILINE)
+    theirs = [frame for frame in frames if not frame[0].startswith(INSTALLED) and "-packages/" not in frame[0]]
+    for file, line, name in reversed(theirs or frames):
+        return f"{file.rsplit('/', 1)[-1]}:{line} in {name}"
+    return ""
 
 
 def _users(told: traceback.TracebackException) -> int | None:
@@ -129,6 +155,12 @@ class Ended(msgspec.Struct, frozen=True):
     worker_id: int = 0  # the incarnation that ran it; 0: the one that writes
     flags: int = 0
     still_running: bool = False  # told to stop, and its code has not yet: a thread
+
+
+def word_of(outcome: Outcome) -> str:
+    """As `kind_of`, but for a run that took too long, whatever becomes of its task."""
+    error = getattr(outcome, "error", None)
+    return "timed_out" if isinstance(error, Error) and error.type == "TimedOut" else kind_of(outcome)
 
 
 def kind_of(outcome: Outcome) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from typing import Any, Self
 
 import asyncpg
 
-from .errors import PostgresUnavailable, QueueError
+from . import moments
+from .errors import NotAllowed, PostgresUnavailable, QueueError
 from .schema import schema_sql
 from .settings import Settings, masked
 
@@ -36,7 +38,20 @@ FLOW_PLANS = {
 LOCAL_FLOW_PLANS = "SELECT " + ", ".join(f"set_config('{name}', '{value}', true)" for name, value in FLOW_PLANS.items())
 # Behind pgbouncer nothing of a session may be set, so each transaction brings it along in its BEGIN.
 POOLED_BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-DATA_ERRORS = (asyncpg.DataError, asyncpg.IntegrityConstraintViolationError)
+# What a value says is the trouble: it cannot be read, breaks a rule of its table, or is too long for an index.
+DATA_ERRORS = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.ProgramLimitExceededError,
+)
+# A table, a column or a function that this version uses is not there: somebody went back a version.
+SCHEMA_ERRORS = (
+    asyncpg.UndefinedTableError,
+    asyncpg.UndefinedColumnError,
+    asyncpg.UndefinedFunctionError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidSchemaNameError,
+)
 UNAVAILABLE = (
     OSError,
     TimeoutError,
@@ -83,10 +98,14 @@ class Connection:
     async def fetch(self, sql: str, *args: Any) -> Sequence[Record]:
         """Run one statement and give its rows."""
         sql = schema_sql(sql, self._schema)
-        if self._begin is None or self.raw.is_in_transaction():
-            return await self.raw.fetch(sql, *args)
-        async with self.transaction():
-            return await self.raw.fetch(sql, *args)
+        try:
+            if self._begin is None or self.raw.is_in_transaction():
+                return await self.raw.fetch(sql, *args)
+            async with self.transaction():
+                return await self.raw.fetch(sql, *args)
+        except asyncpg.InsufficientPrivilegeError as error:
+            role = getattr(self.raw.get_settings(), "session_authorization", None)
+            raise NotAllowed(role, error.args[0], schema=self._schema) from error
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Self]:
@@ -107,16 +126,29 @@ class Connection:
 class Database:
     """At most `size` connections, last used first. Any error of the wire drops its connection."""
 
-    def __init__(self, settings: Settings, *, size: int, flow: bool = False, dsn: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        size: int,
+        flow: bool = False,
+        dsn: str | None = None,
+        longest: float | None = None,
+    ) -> None:
+        """`longest`: seconds after which Postgres itself gives up a statement, and a wait for a connection ends."""
         self.settings = settings
         self.schema = settings.postgres_schema
         self._dsn = dsn or settings.postgres_url
-        self._flow = flow
+        self._session = (FLOW_PLANS if flow else {}) | (
+            {} if longest is None else {"statement_timeout": f"{longest * 1000:.0f}"}
+        )
+        self._longest = longest
         self._is_cut = False
         self._pooled = settings.postgres_pooler == "transaction"
         self._free: deque[Connection] = deque()
         self._open: set[Connection] = set()
         self._permits = asyncio.Semaphore(size)
+        POOLS.add(self)
         # A statement without an answer (a network that was cut) must not outlast the lease it works for.
         self._patience = max(5.0, settings.lease_seconds / 2) if flow else 60.0
 
@@ -129,6 +161,12 @@ class Database:
                 await asyncio.wait_for(connection.raw.close(), 2)
             except (*UNAVAILABLE, asyncpg.PostgresError):
                 connection.raw.terminate()
+
+    def usage(self) -> tuple[int, int, int]:
+        """Connections in use, idle ones, and how many wait for one."""
+        idle = len(self._free)
+        waiting = getattr(self._permits, "_waiters", None) or ()  # nobody else counts them
+        return max(0, len(self._open) - idle), idle, len(waiting)
 
     def cut(self) -> None:
         """Break every connection and open none any more, as the death of the process does."""
@@ -145,7 +183,7 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of one's own until the block ends; PostgresUnavailable when there is none to be had."""
-        async with self._permits:
+        async with self._permits if self._longest is None else self._permit():
             connection = await self._take()
             try:
                 yield connection
@@ -158,7 +196,9 @@ class Database:
                 else:
                     self._free.append(connection)
                 if unavailable:
-                    raise PostgresUnavailable(f"Postgres did not answer ({_short(error)})") from error
+                    read_only = isinstance(error, asyncpg.ReadOnlySQLTransactionError)
+                    what = "takes no writes now" if read_only else "did not answer"
+                    raise PostgresUnavailable(f"Postgres {what} ({_short(error)})") from error
                 if isinstance(error, TRANSIENT):
                     raise PostgresUnavailable(f"Postgres could not do it now ({_short(error)})") from error
                 raise
@@ -179,6 +219,18 @@ class Database:
         """First column of the first row, or None."""
         rows = await self.fetch(sql, *args)
         return rows[0][0] if rows else None
+
+    @asynccontextmanager
+    async def _permit(self) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(self._longest):
+                await self._permits.acquire()
+        except TimeoutError as error:
+            raise PostgresUnavailable(f"every connection was in use for {self._longest:g} s") from error
+        try:
+            yield
+        finally:
+            self._permits.release()
 
     async def _take(self) -> Connection:
         while self._free:
@@ -207,6 +259,7 @@ class Database:
             raise PostgresUnavailable("no Postgres URL: set AAICLICK_QUEUE_POSTGRES_URL or start the embedded one")
         try:
             raw = await self._dial()
+            await _read_all_moments(raw)
         except asyncpg.InvalidCatalogNameError as error:
             raise PostgresUnavailable(
                 f"Postgres at {masked(self._dsn)} has no such database ({error.args[0]}): "
@@ -215,7 +268,14 @@ class Database:
         except (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InvalidPasswordError) as error:
             raise PostgresUnavailable(
                 f"Postgres at {masked(self._dsn)} refused the login ({error.args[0]}): "
-                "correct user and password in AAICLICK_QUEUE_POSTGRES_URL; special characters percent-encoded"
+                "correct user and password in AAICLICK_QUEUE_POSTGRES_URL; special characters percent-encoded, "
+                "?sslmode=verify-full where it wants TLS"
+            ) from error
+        except ssl.SSLError as error:
+            raise PostgresUnavailable(
+                f"no TLS with Postgres at {masked(self._dsn)} ({_short(error)}): "
+                "check sslmode, sslrootcert, sslcert and sslkey in AAICLICK_QUEUE_POSTGRES_URL, and that the "
+                "certificate names this host"
             ) from error
         except (*UNAVAILABLE, ValueError) as error:
             raise PostgresUnavailable(
@@ -228,7 +288,7 @@ class Database:
         assert self._dsn is not None
         dsn = plain_dsn(self._dsn)
         if not self._pooled:
-            given = SESSION | (FLOW_PLANS if self._flow else {})
+            given = SESSION | self._session
             try:
                 return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, server_settings=given)
             except asyncpg.ProtocolViolationError as error:
@@ -238,12 +298,29 @@ class Database:
         return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, statement_cache_size=0)
 
     def _pooled_begin(self) -> str:
-        local = FLOW_PLANS if self._flow else {}
-        return "; ".join([POOLED_BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in local.items())])
+        return "; ".join([POOLED_BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in self._session.items())])
+
+
+# Those of this process, for whoever wants to know how full they are.
+POOLS: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+async def _read_all_moments(raw: asyncpg.Connection[Record]) -> None:
+    """Have every moment that Postgres can keep read; costs no round trip."""
+    for name, encoder, decoder in (
+        ("timestamptz", moments.encoded, moments.decoded),
+        ("timestamp", moments.encoded_naive, moments.decoded_naive),
+    ):
+        await raw.set_type_codec(name, schema="pg_catalog", encoder=encoder, decoder=decoder, format="tuple")
 
 
 def _is_unclean(connection: Connection) -> bool:
     return connection.raw.is_closed() or connection.raw.is_in_transaction()
+
+
+async def dial(url: str, **given: Any) -> asyncpg.Connection[Record]:
+    """A bare connection, by a URL with all that may stand in one: hosts, TLS, a password file."""
+    return await asyncpg.connect(plain_dsn(url), **given)
 
 
 def plain_dsn(url: str) -> str:

@@ -8,16 +8,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from .errors import PostgresUnavailable
 from .flow.admit import Strays
-from .flow.heartbeat import Beat, Counters, beat
+from .flow.heartbeat import Beat, Counters, Signs, beat
 from .flow.settle import settle_runs
+from .flow.tally import Tally
 from .outcome import Ended, Released
-from .postgres import Database
+from .postgres import SCHEMA_ERRORS, Database
 from .settings import Settings
+from .skew import Skew
 from .stacks import ASKED, tell_stacks
 
 log = logging.getLogger(__name__)
@@ -25,12 +27,24 @@ log = logging.getLogger(__name__)
 STRANGERS_EVERY = 60.0
 LOOK_SECONDS = 1.0
 AGAIN_SECONDS = 0.25
+# For a beat of a worker that has given itself up: connecting and asking end by their own limits, 5 s each, and nothing
+# is at stake any more. With the tenth of a second that was left to it, one on a slow wire or a busy machine never came
+# back.
+BACK_SECONDS = 10.0
 
 
 class Beating(Protocol):
     """What the pulse needs of the worker; called from the pulse's thread."""
 
     worker_id: int
+    skew: Skew
+
+    @property
+    def figures(self) -> Tally:
+        """What its runs came to."""
+
+    def signs(self) -> Signs:
+        """How its process is, since the last call."""
 
     def held(self) -> Sequence[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
@@ -52,6 +66,9 @@ class Beating(Protocol):
 
     def expired(self) -> None:
         """The lease could not be renewed in time by this process's own clock."""
+
+    def suspect_schema(self) -> None:
+        """What a beat uses is not there: the schema may have been taken back a version."""
 
     def stacks(self) -> str:
         """Where everything in this process is."""
@@ -76,12 +93,18 @@ class Pulse:
         self._stall_told = False
         self.loop_seen = time.monotonic()
         self._main_thread = threading.get_ident()
+        self.noted: Callable[[], None] = lambda: None  # called about once a second
         self._margin = min(1.0, settings.lease_seconds / 10)
 
     @property
     def stalled(self) -> bool:
         """Whether the event loop has not turned for longer than LOOP_STALL_SECONDS."""
         return time.monotonic() - self.loop_seen > self._settings.loop_stall_seconds
+
+    @property
+    def renewed(self) -> float:
+        """When the last beat that landed was sent, by the monotonic clock."""
+        return self._renewed
 
     @property
     def alive(self) -> bool:
@@ -125,11 +148,15 @@ class Pulse:
                 if self._stopped:
                     return
                 try:
+                    self.noted()
                     self._watch_own_lease()
                     await self._watch_loop(db)
                     if hurried or time.monotonic() >= next_beat:
                         landed = await self._beat(db)
                         next_beat = time.monotonic() + (self._settings.heartbeat if landed else AGAIN_SECONDS)
+                except SCHEMA_ERRORS as error:
+                    log.warning("heartbeat failed: %s", error)
+                    self._worker.suspect_schema()  # fenced without beats, it would never claim and find out
                 except Exception:
                     log.exception("heartbeat failed")
 
@@ -147,7 +174,7 @@ class Pulse:
         now = time.monotonic()
         look = now >= self._strangers_at or now < self._suspect_until
         counters = self._worker.take_counters()
-        worker_id = self._worker.worker_id
+        worker_id, asked_at = self._worker.worker_id, self._worker.skew.begin()
         try:
             async with asyncio.timeout(self._patience(now)):
                 answer = await beat(
@@ -157,6 +184,7 @@ class Pulse:
                     lease_seconds=self._settings.lease_seconds,
                     look_for_strangers=look,
                     counters=counters,
+                    signs=self._worker.signs(),
                 )
         except BaseException as error:
             self._worker.give_back_counters(counters)
@@ -169,6 +197,8 @@ class Pulse:
         else:
             self._renewed, self._is_expired = now, False
         self._worker.answered(answer)
+        self._worker.figures.set_clock(self._worker.skew.end(asked_at, answer.now))
+        await self._flush(db)
         if answer.asked == ASKED:
             await self._tell_stacks(db, worker_id)
         if look:
@@ -179,6 +209,12 @@ class Pulse:
             await self._release(db, worker_id, [run for run in answer.strangers if run not in known])
         return True
 
+    async def _flush(self, db: Database) -> None:
+        try:
+            await self._worker.figures.flush(db, patience=self._patience(time.monotonic()))
+        except (PostgresUnavailable, TimeoutError) as error:
+            log.debug("figures wait for the next beat: %s", error)
+
     async def _tell_stacks(self, db: Database, worker_id: int) -> None:
         try:
             async with asyncio.timeout(self._patience(time.monotonic())):
@@ -188,8 +224,10 @@ class Pulse:
 
     def _patience(self, now: float) -> float:
         """How long a beat may wait: not past the moment at which this process must give itself up."""
-        left = self._renewed + self._settings.lease_seconds - self._margin - now
-        return max(0.1, min(self._settings.lease_seconds / 3, left))
+        usual = self._settings.lease_seconds / 3
+        if self._is_expired:
+            return BACK_SECONDS
+        return max(0.1, min(usual, self._renewed + self._settings.lease_seconds - self._margin - now))
 
     async def _release(self, db: Database, worker_id: int, runs: Sequence[tuple[int, int]]) -> None:
         if not runs:

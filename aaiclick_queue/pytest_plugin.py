@@ -70,7 +70,7 @@ def aaiclick_queue_databases(request: pytest.FixtureRequest, aaiclick_queue_serv
     folder = new_folder(shared)
     server = start_embedded(folder)
     try:
-        yield Databases(server.dsn)
+        yield Databases(server.dsn, is_throwaway=True)
     finally:
         server.stop()
         if shared is None:

@@ -65,7 +65,7 @@ async def ask(connection: Any, commands: Sequence[tuple[Any, ...]]) -> list[Any]
 
 
 _FAILING_OVER = "it is starting or failing over; the next call looks for the primary again"
-_RIGHTS = "+xadd +xreadgroup +xgroup +xinfo +publish +subscribe, keys ~{aaiq}:*, channels &{aaiq}:*"
+_RIGHTS = "+ping +xadd +xreadgroup +xgroup +xinfo +xlen +publish +subscribe, keys ~{aaiq}:*, channels &{aaiq}:*"
 _DENIED = f"check user and password in AAICLICK_QUEUE_REDIS_URL and the user's rights: {_RIGHTS}"
 # redis-py 5 gives the cluster's errors no class of their own, only their first word.
 _ADVICE = {

@@ -25,7 +25,9 @@ from .flow.schedule_rows import aware, naive
 from .jobs import Job
 from .limits import whoami
 from .postgres import Database
+from .redaction import shown_json
 from .schedule_options import ScheduleOptions
+from .sealing import sealed_by_name
 from .tasks import Task
 
 T = TypeVar("T")
@@ -130,6 +132,8 @@ async def register_job(
 ) -> RegisteredJob:
     """Write a new registered job; one of that name is refused with JobExists."""
     new = registration(name, entrypoint, options)
+    if isinstance(entrypoint, str):
+        new = await _sealed(client, new)
     return await _changed(client, name, lambda registrar: registrar.write(new, only_new=True))
 
 
@@ -138,6 +142,8 @@ async def upsert_registered_job(
 ) -> RegisteredJob:
     """Write a registered job, or overwrite all of the one with that name."""
     new = registration(name, entrypoint, options)
+    if isinstance(entrypoint, str):
+        new = await _sealed(client, new)
     return await _changed(client, name, lambda registrar: registrar.write(new))
 
 
@@ -171,7 +177,7 @@ async def read_registered_job(db: Database, name: str) -> RegisteredJob:
     rows = await db.fetch(REGISTERED, name, False)
     if not rows:
         raise UnknownJob(NO_NAME.format(name=name))
-    return _view(rows[0])
+    return _view(rows[0], db.settings.redact_names)
 
 
 async def list_registered_jobs(*, enabled_only: bool = False, client: Client | None = None) -> list[RegisteredJob]:
@@ -181,7 +187,7 @@ async def list_registered_jobs(*, enabled_only: bool = False, client: Client | N
 
 async def read_registered_jobs(db: Database, *, enabled_only: bool = False) -> list[RegisteredJob]:
     """The same from a database."""
-    return [_view(row) for row in await db.fetch(REGISTERED, None, enabled_only)]
+    return [_view(row, db.settings.redact_names) for row in await db.fetch(REGISTERED, None, enabled_only)]
 
 
 async def delete_registered_job(name: str, *, client: Client | None = None) -> bool:
@@ -268,8 +274,15 @@ def inherited(
         found |= {"timeout": own.timeout, "max_parallel": own.max_parallel, "retention": own.retention}
         hooks = own.hooks()
         more = {"fail_fast": own.fail_fast, "metadata": own.metadata, "hooks": hooks and json.loads(hooks)}
+    given = msgspec.structs.replace(given, default_kwargs=function.signature.sealed(given.default_kwargs))
     unset = {name: value for name, value in found.items() if getattr(given, name) is None}
     return msgspec.structs.replace(given, **unset), {name: value for name, value in more.items() if value}
+
+
+async def _sealed(client: Client | None, new: Registration) -> Registration:
+    db = await (client or await default_client()).database()
+    kwargs = await sealed_by_name(db, new.entrypoint, new.given.default_kwargs)
+    return msgspec.structs.replace(new, given=msgspec.structs.replace(new.given, default_kwargs=kwargs))
 
 
 async def _changed(client: Client | None, name: str, change: Callable[[Registrar], Awaitable[Any]]) -> RegisteredJob:
@@ -288,9 +301,9 @@ def _fires(schedule: Schedule, moment: datetime) -> Any:
         moment = fire
 
 
-def _view(row: Any) -> RegisteredJob:
+def _view(row: Any, names: str | None) -> RegisteredJob:
     return RegisteredJob(
-        default_kwargs=json.loads(row["default_kwargs"]),
+        default_kwargs=shown_json(row["default_kwargs"], names),
         schedule=list(row["schedule"]),
         interval=row["interval_seconds"],
         timeout=row["timeout_seconds"],

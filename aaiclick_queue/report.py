@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-import sysconfig
 import time
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, assert_never
 
-from .outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded
+from .meters import METERS
+from .outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded, kind_of
+from .spans import TOLD
 
 if TYPE_CHECKING:
     from .flow.claim import Claimed
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aaiclick_queue.task")
 
+TRACEPARENT = re.compile(r'"traceparent": ?"[0-9a-f]{2}-([0-9a-f]{32})-')  # sent along by whoever traces
 LINES_A_SECOND = 50
 RUNNING_SECONDS = 1.0  # a run of this age is worth a line before it ends
 UNKNOWN_SECONDS = 60.0
 UNKNOWN_LIMIT = 1000
 NAME_WIDTH = 24
 ERROR_WIDTH = 300
-INSTALLED = (sysconfig.get_path("stdlib") + "/", "<")
 
 
 class Kind(NamedTuple):
@@ -90,18 +91,24 @@ class Report:
     def ended(self, run: Run, outcome: Outcome, ran: float) -> None:
         """A run is over and that is recorded."""
         self.finished += 1
+        if METERS.on:
+            METERS.ended(run.claimed, outcome, ran)
+        if TOLD.tracer is not None:
+            TOLD.tracer.completed(run.claimed, outcome)
+        if type(outcome) is Succeeded and not log.isEnabledFor(SUCCEEDED.level):
+            return
         kind, error_type, error = _told(outcome)
         if not self._may_say(kind):
             return
         fields = _fields(kind, run.claimed, run)
-        fields["duration_s"] = round(ran, 6)
+        fields |= {"duration_s": round(ran, 6), "outcome": kind_of(outcome)}
         if error_type:
             fields |= {"error_type": error_type, "error": error}
         text = f"{error_type}: {error}" if error_type and error else error_type or error
         where = ""
         if isinstance(outcome, Failed) and outcome.error.traceback:
             fields["traceback"] = outcome.error.traceback
-            where = _where(outcome.error.traceback)
+            where = outcome.error.where
         _say(kind, Line(kind, run, f"ran {span(ran):>8}", text, where), fields)
 
     def gone(self, run: Run) -> None:
@@ -112,8 +119,11 @@ class Report:
 
     def stale(self, ended: Ended) -> None:
         """An outcome came too late."""
+        METERS.add("stale_completions_total")
+        if TOLD.tracer is not None:
+            TOLD.tracer.gone(ended.task_id, ended.run_epoch)
         if self._may_say(LAPSED):
-            fields = {"event": LAPSED.event, "task_id": str(ended.task_id)}
+            fields = {"event": LAPSED.event, "task_id": str(ended.task_id), "run_epoch": ended.run_epoch}
             log.warning(
                 "! %s  had lost its lease: nothing of this run was recorded", short(ended.task_id), extra=fields
             )
@@ -223,15 +233,6 @@ class Line(NamedTuple):
         ).rstrip()
 
 
-def _where(trace: str) -> str:
-    """The last frame of a traceback that is neither Python's nor of something installed: `tasks.py:9 in send`."""
-    frames = re.findall(r'^[ |]*File "([^"\n]+)", line (\d+), in (\S+)$', trace, re.MULTILINE)
-    theirs = [frame for frame in frames if not frame[0].startswith(INSTALLED) and "-packages/" not in frame[0]]
-    for file, line, name in reversed(theirs or frames):
-        return f"{file.rsplit('/', 1)[-1]}:{line} in {name}"
-    return ""
-
-
 def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count:,} runs"
 
@@ -248,10 +249,15 @@ def _fields(kind: Kind, claimed: Claimed, run: Run | None = None) -> dict[str, o
         "entrypoint": claimed.entrypoint,
         "queue": claimed.queue,
         "attempt": claimed.attempt,
+        "run_epoch": claimed.run_epoch,
         "wait_s": round(claimed.waited, 6),
     }
+    if claimed.job_id is not None:
+        fields["job_id"] = str(claimed.job_id)
     if run is not None:
         fields["worker_id"] = str(run.worker_id)
+    if claimed.metadata is not None and (trace := TRACEPARENT.search(claimed.metadata)):
+        fields["trace_id"] = trace[1]
     if claimed.correlation_id is not None:
         fields["correlation_id"] = claimed.correlation_id
     return fields

@@ -11,12 +11,12 @@ import msgspec
 
 from .codec import encode_json
 from .cron import Cron
-from .errors import BadSchedule
+from .errors import ArgumentsDoNotFit, BadSchedule
 from .fires import Schedule
 from .intervals import Interval, parse_interval
 from .job_options import DAY, days, refuse_unknown
 from .retry import seconds
-from .spec import CHECKS, truth, whole
+from .spec import CHECKS, NO_TEXT, checked, truth, whole
 from .ticking import Misfire, Overlap
 from .zones import check_zone
 
@@ -51,8 +51,9 @@ class ScheduleOptions(msgspec.Struct, frozen=True, kw_only=True):
     def given(cls, options: Mapping[str, Any]) -> Self:
         """Options from keywords; what cannot work is refused by name, with what to write instead."""
         refuse_unknown(options, cls.__struct_fields__, "a registered job", BadSchedule)
-        checked = {name: _CHECKS[name](name, value) for name, value in options.items() if value is not None}
-        made = cls(**checked)
+        made = cls(
+            **{name: checked(_CHECKS[name], name, one, BadSchedule) for name, one in options.items() if one is not None}
+        )
         if made.is_scheduled:
             made.on_clock(datetime.now(UTC))  # reads every expression
         return made
@@ -88,7 +89,10 @@ def _expressions(name: str, value: Any) -> tuple[str, ...]:
 def _kwargs(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(one, str) for one in value):
         raise BadSchedule(f"{name}={value!r}: give the arguments by name, as {{'day': 'monday'}}")
-    decoded: dict[str, Any] = msgspec.json.decode(encode_json(dict(value)))
+    try:
+        decoded: dict[str, Any] = msgspec.json.decode(encode_json(dict(value)))
+    except ArgumentsDoNotFit as error:
+        raise BadSchedule(f"{name}: {error}") from error
     return decoded
 
 
@@ -110,8 +114,8 @@ def _moment(name: str, value: Any) -> datetime:
 
 
 def _description(name: str, value: Any) -> str:
-    if not isinstance(value, str) or len(value) > 2000 or "\x00" in value:
-        raise BadSchedule(f"{name}: give a text of at most 2,000 characters")
+    if not isinstance(value, str) or len(value) > 2000 or not NO_TEXT.isdisjoint(value):
+        raise BadSchedule(f"{name}: give a text of at most 2,000 characters without NUL or lone surrogates")
     return value
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .errors import SettingsError
+from .homes import default_home
+from .schema import DEFAULT_SCHEMA, PLAIN_NAME
 
 PREFIX = "AAICLICK_QUEUE_"
 POSTGRES_SCHEMES = ("postgres", "postgresql", "postgresql+asyncpg", "postgresql+psycopg")
@@ -28,7 +28,7 @@ REDIS_SCHEMES = (
     "unix",
     *(f"redis{s}+{kind}" for kind in ("sentinel", "cluster") for s in ("", "s")),
 )
-SYSTEM_HOME = Path("/var/lib/aaiclick-queue")
+CLICKHOUSE_SCHEMES = ("clickhouse", "clickhouses", "http", "https", "chdb")
 LIKENESS = 0.8  # of a mistyped name to the one that was meant
 
 FOREVER = "forever"
@@ -55,30 +55,15 @@ Seconds = Annotated[float, Field(gt=0, le=366 * 86400)]
 Days = Annotated[float | Literal["forever"], BeforeValidator(days_or_forever)]
 
 
-def default_home() -> Path:
-    """A folder of its own in the user's home; for root a system folder, because Postgres drops root's rights."""
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return SYSTEM_HOME
-    try:
-        home = Path.home()
-    except RuntimeError:  # an account without a home, as systemd and Kubernetes make them up
-        return SYSTEM_HOME
-    if sys.platform == "darwin":
-        return home / "Library" / "Application Support" / "aaiclick-queue"
-    return home / ".local" / "share" / "aaiclick-queue"
-
-
-class Settings(BaseSettings):
+class Settings(BaseModel):
     """Everything that can be set, with its default and its reason."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", env_ignore_empty=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
     postgres_url: str | None = Field(
         None, repr=False, description="Postgres to use; unset: a real Postgres embedded from a wheel."
     )
-    postgres_schema: str = Field(
-        "aaiclick_queue", pattern=r"^[a-z_][a-z0-9_]{0,62}$", description="Schema that holds every table."
-    )
+    postgres_schema: str = Field(DEFAULT_SCHEMA, pattern=PLAIN_NAME, description="Schema that holds every table.")
     postgres_pooler: Literal["none", "transaction"] = Field(
         "none", description="`transaction` behind pgbouncer in transaction mode: no prepared statements."
     )
@@ -93,6 +78,25 @@ class Settings(BaseSettings):
         description="Folder for the embedded Postgres and running fleets; a user data folder by default.",
     )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Least level of log lines.")
+    log_capture: bool = Field(
+        True, description="Whether what each run prints and logs is kept, per attempt; least level `LOG_LEVEL`."
+    )
+    log_dir: Path | None = Field(
+        None, description="Folder for the logs of runs; unset: `logs` in HOME. For several hosts a shared mount."
+    )
+    log_files: bool = Field(True, description="Whether logs of runs go to files; off: to ClickHouse alone.")
+    log_retention_days: Days = Field(14, description="Days until a day's logs of runs are deleted, or `forever`.")
+    log_max_bytes: int = Field(
+        5 << 30, ge=1 << 20, le=1 << 50, description="Most bytes of logs of runs in LOG_DIR; the oldest days go first."
+    )
+    clickhouse_url: str | None = Field(
+        None,
+        repr=False,
+        description="ClickHouse for logs of runs and for history beyond retention, as `clickhouse://user@host:8123/db`.",
+    )
+    history_patience_days: float = Field(
+        7, ge=0, le=3650, description="How long beyond retention tasks are kept while ClickHouse does not take them."
+    )
     lease_seconds: Seconds = Field(30, ge=1, description="A worker silent for this long has lost its runs.")
     heartbeat_seconds: Seconds | None = Field(
         None, description="Time between heartbeats; unset: a third of the lease. At most half of it."
@@ -130,8 +134,33 @@ class Settings(BaseSettings):
     retention_max_tasks: int | None = Field(
         None, ge=1, le=10**12, description="Only so many finished tasks are kept, the newest; unset: age alone decides."
     )
+    stall_seconds: Seconds = Field(
+        300, description="An open job of which nothing is on its way, unchanged for this long, raises an alarm."
+    )
+    zombie_seconds: float = Field(
+        0, ge=0, le=366 * 86400, description="A run this long past its deadline raises an alarm."
+    )
+    stuck_seconds: Seconds = Field(
+        1800, description="A queue that is not paused and whose oldest task has waited this long raises an alarm."
+    )
+    backpressure_percent: float = Field(
+        100, gt=0, le=100, description="A queue this full, by its greatest depth, raises an alarm."
+    )
+    skew_seconds: Seconds = Field(2, description="A worker whose clock is this far off the database's raises an alarm.")
+    without_workers_seconds: Seconds = Field(
+        60, description="A queue with tasks that have waited this long and no live worker raises an alarm."
+    )
+    redact_names: str | None = Field(
+        None,
+        pattern=r"^[^;]{0,2000}$",
+        description="Names of arguments that are shown nowhere besides `password`, `token` …, with commas: `pin,iban`.",
+    )
     transaction_pool_size: int = Field(
         8, ge=1, le=500, description="Connections a worker process may open for `current().transaction()`."
+    )
+
+    tracing: Literal["off", "on"] = Field(
+        "off", description="`on`: spans of tasks go where the standard OTEL_* variables say; needs the extra `otel`."
     )
 
     @field_validator("postgres_url")
@@ -150,6 +179,13 @@ class Settings(BaseSettings):
             _netloc(url, REDIS_SCHEMES)
         return url
 
+    @field_validator("clickhouse_url")
+    @classmethod
+    def _known_clickhouse_scheme(cls, url: str | None) -> str | None:
+        if url is not None:
+            _netloc(url, CLICKHOUSE_SCHEMES)
+        return url
+
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if self.heartbeat_seconds is not None and self.heartbeat_seconds > self.lease_seconds / 2:
@@ -163,11 +199,6 @@ class Settings(BaseSettings):
                 f"{self.poll_max_seconds:g}: lower the first or raise the second"
             )
         return self
-
-    @classmethod
-    def settings_customise_sources(cls, *_: Any, **sources: Any) -> tuple[PydanticBaseSettingsSource, ...]:
-        """What it is given and nothing else: pydantic would read the environment behind `load`'s back."""
-        return (sources["init_settings"],)
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, /, **given: Any) -> Settings:
@@ -205,9 +236,24 @@ class Settings(BaseSettings):
         return masked(self.postgres_url) if self.postgres_url else f"embedded in {self.home}"
 
     @property
+    def log_folder(self) -> Path:
+        """Where logs of runs are."""
+        return self.log_dir or self.home / "logs"
+
+    @property
+    def clickhouse_shown(self) -> str:
+        """The ClickHouse URL without its password."""
+        return masked(self.clickhouse_url) if self.clickhouse_url else "none"
+
+    @property
     def redis_shown(self) -> str:
         """The Redis URL without its password."""
         return masked(self.redis_url) if self.redis_url else "none"
+
+    def shown(self, name: str) -> Any:
+        """The value of a setting for people: of a URL without its password."""
+        value = getattr(self, name)
+        return masked(value) if name.endswith("_url") and value is not None else value
 
 
 def masked(url: str) -> str:

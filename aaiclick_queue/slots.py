@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -14,6 +14,7 @@ from typing import Any
 from .around import Call, execute_through
 from .children import ALONE_FROM, Children
 from .context import Services, enter, running
+from .fences import Fences, is_same
 from .flags import LIMITED
 from .flow.execute import RELEASED, Run, Stop, as_exception, call_plainly, decide, execute, timed_out
 from .growing import growing
@@ -44,6 +45,7 @@ class Slots:
         """`stopped` is called once when the code of a run that was told to stop has ended, however long that takes."""
         self.children = children or Children(1)
         self.held: dict[int, Run] = {}
+        self.fences = Fences()
         share = shares or {}
         self._async = Kind("async", size, share=share.get("async", 1.0 if shares is None else 0.0))
         self._thread = Kind("thread", threads, share=share.get("thread", 0.0))
@@ -98,11 +100,15 @@ class Slots:
         """Runs whose thread is in user code."""
         return list(self._threads)
 
-    def start(self, runs: Iterable[Run]) -> None:
-        """Run these now, or as soon as a slot of their kind is free."""
+    def start(self, runs: Iterable[Run]) -> int:
+        """Run these now, or as soon as a slot of their kind is free; gives how many are or were runs of before."""
         met: dict[tuple[str, Kind], int] = {}
+        again = 0
         for run in runs:
             older = self.held.get(run.claimed.task_id)
+            if self._is_run_of_before(run, older):
+                again += 1
+                continue
             if older is not None:  # claimed again, so it had lost its lease; no heartbeat will ask for it any more
                 self.stop(older, Stop(None))
             self.held[run.claimed.task_id] = run
@@ -114,6 +120,18 @@ class Slots:
             self._mix.met(met)
         for kind in self._kinds:
             self._fill(kind)
+        return again
+
+    def _is_run_of_before(self, run: Run, older: Run | None) -> bool:
+        """Whether its fence was given out before, by a claim that Postgres has forgotten: one fence is one run."""
+        if older is not None and is_same(older, run):
+            if older.stop is not None and older.stop.outcome is None:
+                self._ended(run, RELEASED)  # the older one will not record anything
+            return True
+        if self.fences.was_unrecorded(run):
+            self._ended(run, RELEASED)  # it comes back under a fence of its own
+            return True
+        return self.fences.was_recorded(run)
 
     def release_unstarted(self, *, older_seconds: float = UNSTARTED_SECONDS) -> None:
         """Hand back runs that have waited here too long: somebody else may have a free slot."""
@@ -125,8 +143,11 @@ class Slots:
                     self._left[run.claimed.queue] = (kind, time.monotonic() + LEFT_SECONDS)
                 self._ended(run, RELEASED)
 
-    def let_go(self, run: Run) -> None:
+    def let_go(self, run: Run, *, recorded: bool) -> None:
         """The run's outcome is written, or it was not ours any more."""
+        self.fences.over(run, recorded=recorded)
+        if run.thread is None:
+            run.asyncio_task = None  # its context leads back to the run: a circle, which only the collector would find
         if self.held.get(run.claimed.task_id) is run:  # else the task was claimed again while this run came to its end
             del self.held[run.claimed.task_id]
         if not self.held:
@@ -218,7 +239,7 @@ class Slots:
             self._ended(run, run.stop.outcome)
             self._tell_stopped(run)
             return False
-        run.asyncio_task = asyncio.create_task(self._run(run))
+        run.asyncio_task = asyncio.get_running_loop().create_task(self._run(run))
         return True
 
     async def _run(self, run: Run) -> None:
@@ -241,6 +262,10 @@ class Slots:
             if run.thread is None:  # else its slot is free when the thread is
                 run.kind.taken -= 1
             self._ended(run, outcome)
+            if run.log is not None:
+                run.log.end()
+            if run.kind is self._process and self._services.recorder is not None:
+                self._services.recorder.adopt(run)
             if run.stop is not None:
                 self._tell_stopped(run)
             if not run.claimed.flags & LIMITED:  # what is claimed ahead has had its turn before whoever comes now
@@ -252,20 +277,20 @@ class Slots:
         chain = around_execute(services.middleware, "worker" if run.kind is self._process else "whole")
         return await execute_through(chain, run, lambda watched: self._outcome_of(run, services, watched))
 
-    async def _outcome_of(
+    def _outcome_of(
         self, run: Run, services: Services, watched: Callable[[Call], Call] | None = None
-    ) -> Outcome | None:
+    ) -> Awaitable[Outcome | None]:
         if run.stop is not None:
-            return run.stop.outcome
+            return _given(run.stop.outcome)
         if run.kind is self._process:
-            return await self.children.run(run)
+            return self.children.run(run)
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
         call: Call = _call if run.definition.is_async else self._call_in_thread
         if services.lifespan is not None and run.definition.signature.injects:
             call = services.lifespan.injecting(run.definition, call)
         call = growing(run, services, call)
-        return await execute(run, watched(call) if watched else call)
+        return execute(run, watched(call) if watched else call)
 
     async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
         run, _ = running()
@@ -279,6 +304,8 @@ class Slots:
     def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
         self._thread.taken -= 1
         self._threads.discard(run)
+        if run.log is not None:
+            run.log.end()
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
         if run.stop is not None and run.asyncio_task is not None and run.asyncio_task.done():
@@ -306,5 +333,10 @@ def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -
     return call_plainly(function, kwargs)
 
 
-async def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    return await function(**kwargs)
+async def _given(outcome: Outcome | None) -> Outcome | None:
+    return outcome
+
+
+def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Awaitable[Any]:
+    awaitable: Awaitable[Any] = function(**kwargs)
+    return awaitable

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, get_args
 
 import msgspec
 
-from .errors import BadJob, BadTask
+from .errors import BadJob, BadTask, QueueError
+from .redaction import MARKED, SIGN, shown_marks
 from .retry import CELERY_OPTIONS, Duration, Exceptions, Retry, seconds
 
 DedupeMode = Literal["raise", "skip", "replace", "debounce"]
@@ -17,7 +18,7 @@ DEDUPE_MODES: tuple[DedupeMode, ...] = ("raise", "skip", "replace", "debounce")
 Rule = Literal["all_success", "all_done", "one_success", "none_failed", "always"]
 RULES: tuple[Rule, ...] = get_args(Rule)
 NAME_LIMIT = 200
-_NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
+NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
 
 
 class Hook(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -85,7 +86,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def given(cls, options: Mapping[str, Any], *, below: Options | None = None) -> Self:
         """Options from keywords, Celery's spellings included; whatever cannot work is refused by name."""
-        plain = _without_celery_names(options)
+        plain, spelled = _without_celery_names(options)
         retry = {k.removeprefix("retry_"): plain.pop(k) for k in _RETRY_FIELDS if k in plain}
         unknown = [name for name in plain if name not in cls.__struct_fields__ or name == "retry"]
         if unknown:
@@ -102,10 +103,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             near = difflib.get_close_matches(unknown[0], known, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
             raise BadTask(f"unknown option {unknown[0]!r}: {hint}")
-        values = {name: CHECKS[name](name, value) for name, value in plain.items() if value is not None}
+        values = {
+            name: checked(CHECKS[name], spelled.get(name, name), value)
+            for name, value in plain.items()
+            if value is not None
+        }
         if retry:
             start = below.retry if below and below.retry else Retry()
-            values["retry"] = msgspec.structs.replace(start, **_checked_retry(retry))
+            values["retry"] = msgspec.structs.replace(start, **_checked_retry(retry, spelled))
         if values.get("order_on_failure") and not (values.get("order_by") or (below and below.order_by)):
             raise BadTask("order_on_failure without order_by: name the order that a failure is to stop")
         if "countdown" in values and "eta" in values:
@@ -123,43 +128,55 @@ def filled_in(option: str, template: str | None, payload: str, entrypoint: str) 
     if template is None or "{" not in template:
         return template
     try:
-        key = template.format(**msgspec.json.decode(payload))
+        key = template.format(**(shown_marks(payload) if MARKED in payload else msgspec.json.decode(payload)))
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
         raise BadTask(
             f"{option}={template!r} cannot be filled in from the arguments of {entrypoint} ({error!r}): "
             "name parameters that this call gives, as tenant-{tenant}"
         ) from None
+    if SIGN in key:
+        raise BadTask(f"{option}={template!r} of {entrypoint} names a secret, and keys are shown: name something else")
     if not 1 <= len(key) <= NAME_LIMIT or "\x00" in key:
         raise BadTask(f"{option}={key[:50]!r}…: filled in it must have 1 to {NAME_LIMIT} characters")
     return key
 
 
-def _without_celery_names(options: Mapping[str, Any]) -> dict[str, Any]:
+def checked(check: Callable[[str, Any], Any], name: str, value: Any, refusal: type[BadTask] = BadTask) -> Any:
+    """What the check of an option makes of a value; one that cannot even be looked at is refused by name too."""
+    try:
+        return check(name, value)
+    except QueueError:
+        raise
+    except Exception as error:  # its own __repr__ or __eq__, a number of 5,000 digits, a moment outside the calendar
+        raise refusal(f"{name}: this {type(value).__qualname__} cannot be read ({type(error).__name__})") from error
+
+
+def _without_celery_names(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The options by our names, and how those were spelled that came by another one."""
     plain: dict[str, Any] = {}
+    spelled: dict[str, str] = {}
     for name, value in options.items():
         if name in CELERY_OPTIONS and value is not None:
-            plain |= CELERY_OPTIONS[name](value)
+            ours = checked(lambda name, value: CELERY_OPTIONS[name](value), name, value)
+            plain |= ours
+            spelled |= dict.fromkeys(ours, name)
         elif name not in CELERY_OPTIONS:
             plain[name] = value
-    return plain
+    return plain, spelled
 
 
-def _checked_retry(given: Mapping[str, Any]) -> dict[str, Any]:
-    checked: dict[str, Any] = {}
+def _checked_retry(given: Mapping[str, Any], spelled: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for name, value in given.items():
-        if name == "jitter":
-            checked[name] = bool(value)
-        elif name == "factor":
-            checked[name] = seconds("retry_factor", value, least=1, most=100)
-        else:
-            checked[name] = seconds(f"retry_{name}", value)
-    return checked
+        shown = spelled.get(f"retry_{name}", f"retry_{name}")
+        found[name] = checked(_RETRY_CHECKS.get(name, seconds), shown, value)
+    return found
 
 
 def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value or len(value) > NAME_LIMIT or not _NO_TEXT.isdisjoint(value):
+    if not isinstance(value, str) or not value or len(value) > NAME_LIMIT or not NO_TEXT.isdisjoint(value):
         raise BadTask(f"{name}={value!r}: give a text of 1 to {NAME_LIMIT} characters without NUL or lone surrogates")
-    return value
+    return str.__str__(value)  # of a StrEnum or another kind of text what it holds: JSON takes no subclass
 
 
 def whole(least: int, most: int) -> Any:
@@ -294,5 +311,9 @@ CHECKS: dict[str, Any] = {
     "on_give_up": _hooks,
     "rule": _rule,
     "critical": truth,
+}
+_RETRY_CHECKS: dict[str, Any] = {
+    "jitter": lambda _, value: bool(value),
+    "factor": lambda name, value: seconds(name, value, least=1, most=100),
 }
 HOOKS = ("success", "failure", "retry", "give_up")

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .checks import IS_ON_ITS_WAY, WAITS_AT_GATE
+from .checks import WAITS_AT_GATE
+from .flow.place import IS_ON_ITS_WAY
 from .schema import Transaction
 
 MOST_JOBS = 1000

@@ -18,6 +18,8 @@ from .job_handles import JobHandle
 from .job_options import JobOptions
 from .jobs import Job, key_of, known_job, new_job
 from .nodes import Node
+from .redaction import opened
+from .sealing import sealed_by_name
 from .tasks import Task, by_name, registry
 from .wiring import refuse_look_alikes
 
@@ -37,6 +39,7 @@ async def run_job(  # noqa: PLR0913 - one value a fact
     connection: Any = None,
     client: Client | None = None,
     max_attempts: int | None = None,
+    run_type: str = "MANUAL",
     **options: Any,
 ) -> JobHandle[Any]:
     """Start a job by its registered name, its own name, or its entrypoint, on whichever worker has imported it.
@@ -55,11 +58,14 @@ async def run_job(  # noqa: PLR0913 - one value a fact
     given, arguments = JobOptions.given(options), dict(kwargs or {})
     if registered is not None:
         given = given.over(_options(registered))
-        arguments = msgspec.json.decode(registered["default_kwargs"]) | arguments
+        text = registered["default_kwargs"]
+        arguments = msgspec.json.decode(opened(text) if found.entrypoint in registry else text) | arguments
         max_attempts = registered["max_attempts"] if max_attempts is None else max_attempts
     if isinstance(found, Job):
         given = given.over(found.defaults)
     known = found.entrypoint in registry
+    if not known:
+        arguments = await sealed_by_name(await client.database(), found.entrypoint, arguments)
     text = found.signature.encode((), arguments) if known else encode_json(arguments)
     refuse_look_alikes(text, 0, f"an argument of {name}")
     entry = _entry(found, given, max_attempts)
@@ -68,7 +74,7 @@ async def run_job(  # noqa: PLR0913 - one value a fact
         node = building.add_node(Node(entry, text, [], building.frame))
     shown = given.name or (name if registered is not None or entrypoint is not None else entry.node_name)
     new = new_job(shown, given, client.settings, entrypoint=entry.entrypoint, kwargs=text)
-    new.returns = building.value(node, what=shown)
+    new.returns, new.run_type = building.value(node, what=shown), run_type
     if registered is not None:
         new.registered_job_id, new.hooks = registered["id"], new.hooks or _hooks(registered)
     submitted = await client.submit(new, building.finish(client.settings), key=key_of(given), connection=connection)

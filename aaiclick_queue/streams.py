@@ -74,6 +74,7 @@ class Streams:
         self._pen = Wire(self._made)
         self._ears: defaultdict[str, Wire] = defaultdict(lambda: Wire(self._made))
         self._is_closed = False
+        self.sent: list[float] = []  # by the clock of Redis, of what was heard last
 
     def key(self, queue: str) -> str:
         """The stream of a queue; the first pair of braces is the Cluster hash tag, so all lie in one slot."""
@@ -88,6 +89,11 @@ class Streams:
         commands = [_xadd(key, entry) for key, entry in zip(keys, entries, strict=True)]
         async with self._bounded("take wake-ups", CALL_SECONDS), self._pen.taken() as (connection, _):
             self._refuse_errors(keys, await ask(connection, commands))
+
+    async def ping(self) -> None:
+        """Whether Redis answers; or raise StreamsDown."""
+        async with self._bounded("answer", CALL_SECONDS), self._pen.taken() as (connection, _):
+            self._refuse_errors(["PING"], await ask(connection, [("PING",)]))
 
     async def listen(self, queues: Sequence[str], *, consumer: str, seconds: float) -> Heard:
         """Wait for hints of these queues; at once with `rescan` where some may have been missed.
@@ -109,6 +115,7 @@ class Streams:
                 await self._create_groups(connection, names)
                 return Heard((), rescan=True)
             self._refuse_errors([""], [answer])
+        self.sent = _moments(answer)
         return _heard(answer, names, rescan=is_new)
 
     async def _create_groups(self, connection: Any, names: Mapping[bytes, str]) -> None:
@@ -116,6 +123,13 @@ class Streams:
         answers = await ask(connection, create)
         made = [None if str(answer).startswith("BUSYGROUP") else answer for answer in answers]
         self._refuse_errors([self.key(queue) for queue in names.values()], made)
+
+    async def lengths(self, queues: Sequence[str]) -> dict[str, int]:
+        """How many entries each queue's stream keeps."""
+        async with self._bounded("tell lengths", CALL_SECONDS), self._pen.taken() as (connection, _):
+            answers = await ask(connection, [("XLEN", self.key(queue)) for queue in queues])
+            self._refuse_errors([self.key(queue) for queue in queues], answers)
+        return dict(zip(queues, map(int, answers), strict=True))
 
     async def leave(self, queues: Sequence[str], consumer: str) -> None:
         """Take a consumer out of the groups, as well as 250 ms allow."""
@@ -222,6 +236,16 @@ def _heard(answer: Any, names: Mapping[bytes, str], *, rescan: bool) -> Heard:
             if hint is not None:
                 hints.append(hint)
     return Heard(tuple(hints), rescan=rescan)
+
+
+def _moments(answer: Any) -> list[float]:
+    """When Redis took each entry, which its id begins with."""
+    found = []
+    for _, entries in answer.items() if isinstance(answer, dict) else answer or ():
+        for entry_id, _ in entries:
+            milliseconds = _number(bytes(entry_id).partition(b"-")[0], 0, INT8) if isinstance(entry_id, bytes) else None
+            found.append((milliseconds or 0) / 1000)
+    return found
 
 
 def _hint(queue: str, said: Mapping[Any, Any]) -> Hint | None:

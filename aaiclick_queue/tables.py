@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 
+from .operate_tables import add_operate
 from .schedule_tables import add_schedules
 from .schema import DEFAULT_SCHEMA
 
@@ -43,6 +44,7 @@ def metadata_for(schema: str = DEFAULT_SCHEMA) -> sa.MetaData:
     _jobs(metadata)
     _gates(metadata)
     add_schedules(metadata)
+    add_operate(metadata)
     _places(metadata)
     _limits(metadata)
     _operations(metadata)
@@ -404,6 +406,9 @@ def _side_tables(metadata: sa.MetaData) -> None:
         sa.Column("asked", sa.Text),
         sa.Column("stacks", sa.Text),
         _moment("stacks_at"),
+        *(sa.Column(name, ARRAY(sa.Text)) for name in ("entrypoints", "secrets")),
+        sa.Column("rss_bytes", sa.BigInteger),
+        *(sa.Column(name, sa.REAL) for name in ("lag_seconds", "skew_seconds")),
         sa.CheckConstraint("status IN ('ACTIVE', 'STOPPING', 'STOPPED', 'LOST')", name="workers_status_is_known"),
     )
     sa.Table(
@@ -417,6 +422,9 @@ def _side_tables(metadata: sa.MetaData) -> None:
         sa.Column("depth", sa.BigInteger),
         _moment("depth_at"),
         _moment("full_at"),
+        sa.Column("objective_seconds", sa.Double),
+        sa.Column("ready_count", sa.BigInteger),
+        _moment("ready_counted_at"),
     )
     sa.Table(
         "dedupe",

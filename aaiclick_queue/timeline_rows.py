@@ -156,7 +156,7 @@ JOIN aaiclick_queue.attempts a ON a.task_id = wanted.task_id AND a.run_epoch = w
 GROUPS_ABOVE = """
 WITH RECURSIVE above AS (
     SELECT g.id AS start, g.id, g.parent_group_id FROM aaiclick_queue.groups g WHERE g.id = ANY($1::bigint[])
-    UNION ALL
+    UNION
     SELECT above.start, g.id, g.parent_group_id FROM above JOIN aaiclick_queue.groups g ON g.id = above.parent_group_id
 )
 SELECT start, id FROM above

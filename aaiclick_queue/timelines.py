@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from .codec import decode_json
 from .errors import BadTask
 from .event_words import TYPES, level_of, sentence
 from .postgres import Database
+from .redaction import shown_json
 from .timeline_rows import (
     ATTEMPTS_OF_PAGE,
     COUNTED_MOMENTS,
@@ -127,7 +127,8 @@ async def read_timeline(db: Database, of: Of, number: int, asked: Asked) -> Time
 
 
 async def _summary(db: Database, of: Of, number: int, given: Sequence[Any]) -> Summary:
-    rows = await db.fetch(COUNTED_MOMENTS[of], *given)
+    # One that has ended without a moment, as only another client writes it, has none to be counted by.
+    rows = [row for row in await db.fetch(COUNTED_MOMENTS[of], *given) if row["first"] is not None]
     counts = {row["kind"]: row["n"] for row in sorted(rows, key=lambda row: (row["first"], row["kind"]))}
     retried = await db.fetch(TASKS_WITH_RETRIES[of], number, NAMES_SHOWN)
     return Summary(
@@ -188,7 +189,7 @@ class _Teller:
     def tell(self, row: Any) -> Event:
         """One event."""
         kind, task = row["kind"], self._tasks.get(row["task_id"])
-        data = dict(decode_json(row["data"]) or {}) | self._data(row, task)
+        data = dict(shown_json(row["data"], self._db.settings.redact_names) or {}) | self._data(row, task)
         return Event(
             at=row["at"],
             type=kind,

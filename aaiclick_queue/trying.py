@@ -12,8 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
-
 from .client import connect, given_settings
 from .errors import JobFailed, WrongContext
 from .job_handles import JobHandle
@@ -69,7 +67,7 @@ async def _result(ending: asyncio.Future[Any], run: Any, db: Database) -> Any:
     except JobFailed as failed:
         rows = await db.fetch(FIRST_ERROR, run.id) if isinstance(run, JobHandle) else []
         for row in rows:
-            error = msgspec.json.decode(row["error"], type=Error)
+            error = Error.read(row["error"])
             failed.add_note(f"{row['name']} raised:\n{error.traceback or error.message}")
         raise
 

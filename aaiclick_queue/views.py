@@ -11,112 +11,35 @@ from typing import Any
 
 import msgspec
 
-from .codec import decode_json
-from .flow.place import in_line
-from .job_nodes import NodeView, of_job, read_node
+from .job_nodes import NodeView, read_node
 from .lasting import Lasting
 from .outcome import Error
 from .postgres import Database
+from .redaction import hidden, hidden_in, secrets_in, shown_json
+from .searching import ROUNDS, Search, shown_hits
 from .status import Status
+from .view_rows import (
+    ATTEMPTS,
+    BEYOND_ALIKE,
+    BEYOND_FAILED,
+    BEYOND_IN_JOB,
+    BEYOND_SCAN,
+    EVENTS,
+    FIRST_OF_JOB,
+    LISTED,
+    SEARCHED,
+    TASK,
+    TASK_EXISTS,
+    TASKS_BY_ID,
+    TASKS_ENDING_IN,
+    kind_of,
+)
 
 SCAN_LIMIT = 100_000  # tasks that one listing looks at, from the newest down
 HISTORY_LIMIT = 1_000
 NEWEST = 2**63 - 1
+_APART = (Status.RUNNING, Status.SCHEDULED, Status.PENDING, Status.FAILED)  # they have a table of their own
 UNKNOWN = "UNKNOWN"  # the outcome of a run in a worker that has no code for the task
-
-_PLACES = f"""
-LEFT JOIN aaiclick_queue.leases l ON t.status IS NULL AND l.task_id = t.id
-LEFT JOIN aaiclick_queue.delayed d ON t.status IS NULL AND d.task_id = t.id
-LEFT JOIN aaiclick_queue.held h ON t.status IS NULL AND h.task_id = t.id
-LEFT JOIN aaiclick_queue.waiting w ON t.status IS NULL AND w.gate_id = t.wait_gate AND w.task_id = t.id
-LEFT JOIN aaiclick_queue.ready r ON t.status IS NULL AND {in_line("r", "t")}
-"""
-_STATUS = """coalesce(t.status, CASE WHEN l.task_id IS NOT NULL THEN 'RUNNING'
-                                WHEN d.task_id IS NOT NULL THEN 'SCHEDULED'
-                                WHEN h.task_id IS NOT NULL OR w.task_id IS NOT NULL THEN 'PENDING'
-                                WHEN r.task_id IS NOT NULL THEN 'QUEUED' END)"""
-_WHY_HELD = """CASE WHEN h.task_id IS NULL THEN NULL WHEN h.chain <> '' THEN format('order_by %s', h.chain)
-            ELSE coalesce((SELECT CASE m.scope WHEN 'job' THEN 'job ' ELSE '' END || 'paused'
-                                  || coalesce(': ' || m.reason, '') FROM aaiclick_queue.limits m
-                           WHERE m.kind = 'pause' AND (m.scope = 'task' AND m.name = h.entrypoint
-                                 OR m.scope = 'job' AND m.name = split_part(h.crowd, '/', 1))
-                           ORDER BY m.scope LIMIT 1),
-                          CASE WHEN h.crowd LIKE '%/%' THEN 'max_parallel' ELSE 'limit' END) END"""
-_REASON = f"coalesce(d.reason, {_WHY_HELD}, CASE WHEN w.task_id IS NOT NULL THEN 'other tasks of its job' END)"
-_TASKS = f"""
-SELECT t.id::text AS id, {_STATUS} AS status, t.name, t.entrypoint, t.queue, t.priority,
-       coalesce(t.attempt, l.attempt, d.attempt, h.attempt, r.attempt, 0) AS attempt, t.max_attempts, t.created_at,
-       coalesce(t.started_at, l.claimed_at) AS started_at, t.finished_at,
-       coalesce(t.worker_id, l.worker_id)::text AS worker_id, d.not_before, {_REASON} AS reason,
-       t.error->>'type' AS error_type, left(t.error->>'message', 300) AS error_message, t.job_id::text AS job_id,
-       coalesce(t.ready_at, l.ready_at, r.ready_at) AS ready_at, now() AS read_at
-FROM {{source}}
-{_PLACES}
-WHERE ($3::text IS NULL OR {_STATUS} = $3) AND ($4::text IS NULL OR t.queue = $4)
-  AND ($5::text IS NULL OR t.entrypoint = $5 OR right(t.entrypoint, length($5) + 1) = '.' || $5)
-ORDER BY {{order}} LIMIT $6
-"""
-_FROM_PLACE = """(SELECT task_id FROM aaiclick_queue.{place} WHERE task_id < $1 ORDER BY task_id DESC LIMIT $2) AS p
-JOIN aaiclick_queue.tasks t ON t.id = p.task_id"""
-# What waits at gates has no index by task, so it is looked for among the newest.
-_FROM_HELD_OR_GATES = """(
-    (SELECT task_id FROM aaiclick_queue.held WHERE task_id < $1 ORDER BY task_id DESC LIMIT $2)
-    UNION ALL
-    SELECT id FROM (SELECT id, status, wait_gate FROM aaiclick_queue.tasks WHERE id < $1 ORDER BY id DESC LIMIT $2) AS n
-    WHERE n.status IS NULL AND EXISTS (SELECT FROM aaiclick_queue.waiting w WHERE w.gate_id = n.wait_gate
-                                       AND w.task_id = n.id)) AS p
-JOIN aaiclick_queue.tasks t ON t.id = p.task_id"""
-_OF_TASKS = """(SELECT id, status, name, entrypoint, queue, priority, attempt, max_attempts, created_at, ready_at,
-               started_at, finished_at, worker_id, error, job_id, wait_gate
-       FROM aaiclick_queue.tasks WHERE {page} LIMIT $2) AS t"""
-NEWEST_TASKS = _TASKS.format(source=_OF_TASKS.format(page="id < $1 ORDER BY id DESC"), order="t.id DESC")
-RUNNING_TASKS = _TASKS.format(source=_FROM_PLACE.format(place="leases"), order="t.id DESC")
-SCHEDULED_TASKS = _TASKS.format(source=_FROM_PLACE.format(place="delayed"), order="t.id DESC")
-PENDING_TASKS = _TASKS.format(source=_FROM_HELD_OR_GATES, order="t.id DESC")
-NEWEST_OF_JOB = _TASKS.format(
-    source=_OF_TASKS.format(page=f"{of_job('$7::bigint')} AND id < $1 ORDER BY job_id DESC, id DESC"),
-    order="t.job_id DESC, t.id DESC",
-)
-FIRST_OF_JOB = _TASKS.format(
-    source=_OF_TASKS.format(page=f"{of_job('$7::bigint')} AND id > $1 ORDER BY job_id, id"), order="t.job_id, t.id"
-)
-_BY_STATUS = {Status.RUNNING: RUNNING_TASKS, Status.SCHEDULED: SCHEDULED_TASKS, Status.PENDING: PENDING_TASKS}
-_BEYOND = "SELECT id FROM aaiclick_queue.tasks WHERE {page} OFFSET $2 LIMIT 1"
-BEYOND_SCAN = _BEYOND.format(page="id < $1 ORDER BY id DESC")
-BEYOND_IN_JOB = _BEYOND.format(page=f"{of_job('$3::bigint')} AND id < $1 ORDER BY job_id DESC, id DESC")
-
-TASK = f"""
-SELECT t.id::text AS id, {_STATUS} AS status, t.name, t.entrypoint, t.queue, t.priority, t.kwargs, t.result, t.error,
-       coalesce(t.attempt, l.attempt, d.attempt, h.attempt, r.attempt, 0) AS attempt, t.max_attempts,
-       coalesce(t.run_epoch, l.run_epoch, d.run_epoch, h.run_epoch, r.run_epoch) AS run_epoch,
-       coalesce(l.lost_count, d.lost_count, h.lost_count, r.lost_count) AS lost_count,
-       coalesce(l.snoozes, d.snoozes, h.snoozes, r.snoozes) AS snoozes, t.concurrency_key, t.order_by, t.keep, t.hooks,
-       t.timeout_seconds::float8 AS timeout_seconds, t.retry, t.correlation_id, t.metadata,
-       t.parent_id::text AS parent_id,
-       t.created_at, t.eta, t.expires_at, coalesce(t.started_at, l.claimed_at) AS started_at, t.finished_at,
-       coalesce(t.worker_id, l.worker_id)::text AS worker_id,
-       coalesce(t.ready_at, r.ready_at, l.ready_at) AS ready_at, l.claimed_at, l.deadline_at, d.not_before, h.held_at,
-       {_REASON} AS reason, now() AS read_at,
-       EXISTS (SELECT FROM aaiclick_queue.slots s WHERE s.task_id = t.id AND s.stopping > 0) AS stopping,
-       (SELECT k.key FROM aaiclick_queue.dedupe k WHERE k.task_id = t.id LIMIT 1) AS dedupe_key,
-       (SELECT p.data FROM aaiclick_queue.progress p WHERE p.task_id = t.id) AS progress,
-       (SELECT c.data FROM aaiclick_queue.checkpoints c WHERE c.task_id = t.id) AS checkpoint,
-       ARRAY(SELECT c.id::text FROM aaiclick_queue.tasks c WHERE c.parent_id = t.id ORDER BY c.id LIMIT 100) AS children
-FROM aaiclick_queue.tasks t
-{_PLACES}
-WHERE t.id = $1
-"""
-ATTEMPTS = """
-SELECT run_epoch, attempt, outcome, worker_id::text AS worker_id, started_at, finished_at, error, ready_at
-FROM aaiclick_queue.attempts WHERE task_id = $1 ORDER BY run_epoch DESC LIMIT $2
-"""
-EVENTS = """
-SELECT created_at, type, run_epoch, data FROM aaiclick_queue.events WHERE task_id = $1 ORDER BY created_at DESC LIMIT $2
-"""
-TASKS_ENDING_IN = """
-SELECT id FROM (SELECT id FROM aaiclick_queue.tasks ORDER BY id DESC LIMIT $3) AS t WHERE id % $2 = $1 LIMIT 2
-"""
-TASK_EXISTS = "SELECT id FROM aaiclick_queue.tasks WHERE id = $1"
 
 
 class TaskRow(Lasting, frozen=True):
@@ -144,10 +67,15 @@ class TaskRow(Lasting, frozen=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """A page of tasks, newest first; `before` is where the next one starts, None when there is none."""
+    """A page of tasks, newest first; `before` is where the next one starts, None when there is none.
+
+    Of a search: `searched` is how many tasks were looked through, `is_cut` whether there are older ones beyond those.
+    """
 
     tasks: list[TaskRow]
     before: str | None
+    searched: int | None = None
+    is_cut: bool = False
 
 
 class AttemptView(msgspec.Struct, frozen=True):
@@ -228,11 +156,29 @@ class TaskFilter(msgspec.Struct, frozen=True):
     queue: str | None = None
     entrypoint: str | None = None
     job_id: int | None = None
+    fingerprint: str | None = None  # of failures that are alike
+    search: str | None = None  # in arguments: text, key=value, or JSON that they contain
 
     @property
     def is_set(self) -> bool:
         """Whether any task is left out."""
-        return any((self.status, self.queue, self.entrypoint))
+        return any((self.status, self.queue, self.entrypoint, self.search))
+
+    @property
+    def which(self) -> list[Any]:
+        """What the source has to be told."""
+        if self.fingerprint is not None:
+            return [f"{self.fingerprint}/{self.job_id or ''}"]
+        return [] if self.job_id is None else [self.job_id]
+
+    @property
+    def source(self) -> str:
+        """Where such tasks are read from."""
+        if self.fingerprint is not None:
+            return "alike"
+        if self.job_id is not None:
+            return "job"
+        return str(self.status) if self.status in _APART else "newest"
 
 
 async def list_tasks(
@@ -241,26 +187,59 @@ async def list_tasks(
     """Tasks older than `before`, newest first; looks at 100,000 of them at most."""
     wanted = wanted or TaskFilter()
     asked = [before, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit]
-    if wanted.job_id is not None:
-        rows = await db.fetch(NEWEST_OF_JOB, *asked, wanted.job_id)
+    which = wanted.which
+    searched = None
+    if wanted.search is None:
+        rows = await db.fetch(LISTED[wanted.source, kind_of(wanted.status)], *asked, *which)
     else:
-        rows = await db.fetch(_BY_STATUS.get(wanted.status or Status.QUEUED, NEWEST_TASKS), *asked)
+        ids, searched = await _search(db, wanted, asked, which)
+        rows = await db.fetch(TASKS_BY_ID, NEWEST, 1, None, None, None, limit, ids)
     tasks = [TaskRow(**dict(row)) for row in rows]
     if len(tasks) >= limit:
-        return TaskPage(tasks, tasks[-1].id)
-    beyond = None
-    if wanted.job_id is not None:
-        beyond = await db.fetchval(BEYOND_IN_JOB, before, SCAN_LIMIT, wanted.job_id)
-    elif wanted.is_set and wanted.status not in (Status.RUNNING, Status.SCHEDULED):
-        beyond = await db.fetchval(BEYOND_SCAN, before, SCAN_LIMIT)
-    return TaskPage(tasks, None if beyond is None else str(beyond + 1))
+        return TaskPage(tasks, tasks[-1].id, searched, searched is not None)
+    beyond = await _beyond(db, wanted, before)
+    return TaskPage(
+        tasks, None if beyond is None else str(beyond + 1), searched, searched is not None and beyond is not None
+    )
+
+
+async def _search(
+    db: Database, wanted: TaskFilter, asked: Sequence[Any], which: Sequence[Any]
+) -> tuple[list[int], int]:
+    """Ids of tasks whose arguments match, and how many were looked through."""
+    search, (before, *rest) = Search.of(wanted.search or ""), asked
+    statement = SEARCHED[wanted.source, kind_of(wanted.status)]
+    found: list[int] = []
+    searched = 0
+    for _ in range(ROUNDS):
+        [row] = await db.fetch(statement, before, *rest, *(which or [None]), *search.arguments)
+        searched = max(searched, row["searched"])
+        found += await shown_hits(db, row["ids"], search)
+        if len(row["ids"]) < rest[-1] or len(found) >= rest[-1]:
+            break
+        before = row["ids"][-1]
+    return found[: rest[-1]], searched
+
+
+async def _beyond(db: Database, wanted: TaskFilter, before: int) -> int | None:
+    """The first task that was not looked at."""
+    number: int | None = None
+    if wanted.source == "alike":
+        number = await db.fetchval(BEYOND_ALIKE, before, SCAN_LIMIT, *wanted.which)
+    elif wanted.source == "job":
+        number = await db.fetchval(BEYOND_IN_JOB, before, SCAN_LIMIT, wanted.job_id)
+    elif wanted.source == "FAILED":
+        number = await db.fetchval(BEYOND_FAILED, before, SCAN_LIMIT)
+    elif wanted.is_set and wanted.source not in ("RUNNING", "SCHEDULED"):
+        number = await db.fetchval(BEYOND_SCAN, before, SCAN_LIMIT)
+    return number
 
 
 async def tasks_of_job(
     db: Database, job_id: int, *, status: Status | None = None, limit: int = 1000, after: int = 0
 ) -> list[TaskRow]:
     """Tasks of a job in the order of their ids, those behind `after`; looks at 100,000 of them at most."""
-    rows = await db.fetch(FIRST_OF_JOB, after, SCAN_LIMIT, status, None, None, limit, job_id)
+    rows = await db.fetch(FIRST_OF_JOB[kind_of(status)], after, SCAN_LIMIT, status, None, None, limit, job_id)
     return [TaskRow(**dict(row)) for row in rows]
 
 
@@ -269,18 +248,21 @@ async def get_task(db: Database, task_id: int) -> TaskView | None:
     rows = await db.fetch(TASK, task_id)
     if not rows:
         return None
-    values = dict(rows[0])
+    values, names = dict(rows[0]), db.settings.redact_names
+    secrets = secrets_in(values["kwargs"], names)
     for column in ("kwargs", "result", "retry", "hooks", "metadata", "progress", "checkpoint"):
-        values[column] = decode_json(values[column])
-    values["error"] = _error(values["error"])
+        values[column] = shown_json(values[column], names)
+    for column in ("metadata", "progress", "checkpoint"):
+        values[column] = hidden_in(values[column], secrets)
+    values["error"] = _error(values["error"], secrets)
     view = TaskView(**values)
     attempts = [
-        AttemptView(**dict(row) | {"error": _error(row["error"])})
+        AttemptView(**dict(row) | {"error": _error(row["error"], secrets)})
         for row in await db.fetch(ATTEMPTS, task_id, HISTORY_LIMIT)
     ]
     attempts = [*reversed(attempts), *_last_attempt(view)]
     events = [
-        EventView(**dict(row) | {"data": decode_json(row["data"])})
+        EventView(**dict(row) | {"data": hidden_in(shown_json(row["data"], names), secrets)})
         for row in await db.fetch(EVENTS, task_id, HISTORY_LIMIT)
     ]
     node = await read_node(db, task_id, status=view.status)
@@ -323,5 +305,9 @@ def _last_attempt(task: TaskView) -> Sequence[AttemptView]:
     return []
 
 
-def _error(text: str | None) -> Error | None:
-    return None if text is None else msgspec.json.decode(text, type=Error)
+def _error(text: str | None, secrets: Sequence[str]) -> Error | None:
+    if text is None:
+        return None
+    error = Error.read(text)
+    told = {"message": hidden(error.message, secrets), "traceback": hidden(error.traceback, secrets)}
+    return msgspec.structs.replace(error, **told) if secrets else error

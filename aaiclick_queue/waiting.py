@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from .channel import Channel
-from .errors import PostgresUnavailable, SchemaMismatch, StreamsDown
+from .errors import NotAllowed, PostgresUnavailable, SchemaMismatch, StreamsDown
 from .flow.kick import off_ended, on_ended
 from .postgres import Database
 
@@ -198,7 +198,7 @@ class Waiting:
             db = await self._database()
             for start in range(0, len(ids), IDS_A_QUERY):
                 await self._ask_some(db, ids[start : start + IDS_A_QUERY])
-        except SchemaMismatch as error:
+        except (NotAllowed, SchemaMismatch) as error:
             self._give_up(error, list(self._awaited))
         except PostgresUnavailable as error:
             # Who has just come is told; for the others their own timeouts decide how long to wait.

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -24,43 +24,52 @@ from .claimer import Claimer
 from .client import settings_here
 from .context import Services
 from .declaring import declare_schedules
+from .doctor import examine
 from .each import definition_of
 from .ends import Ends
-from .errors import PostgresUnavailable, WrongContext
-from .flags import INPUTS
+from .errors import PostgresUnavailable, SchemaMismatch, WrongContext
+from .flags import INPUTS, KNOWN
 from .flow.background import Background
 from .flow.claim import UNSTARTED_SECONDS, Claimed, Line
 from .flow.complete import Completer
 from .flow.execute import RELEASED, Run, Stop
 from .flow.fenced import Fence, extend
-from .flow.heartbeat import Beat, Counters, Identity, register, set_status
+from .flow.heartbeat import Beat, Counters, Identity, Signs, register, set_status
 from .flow.inputs import filled_in
 from .flow.reaper import ensure_partitions
 from .flow.settle import release_all
+from .flow.tally import Tally
 from .flow.unknown import unknown_outcomes
-from .leaving import Leaving
+from .history import history_of
+from .leaving import Leaving, memory_bytes
 from .lifespan import Lifespan
 from .listener import Listener
 from .local import database_url
+from .log_capture import recording
+from .meters import METERS
 from .middleware import Middleware, checked_for_worker, middleware_here
 from .migrate import require_head
 from .nudges import Nudges
 from .outcome import Ended, Later, Outcome
 from .plan import EVERY_QUEUE, Plan
 from .pool import Recycling
-from .postgres import Database
+from .postgres import DATA_ERRORS, SCHEMA_ERRORS, Database
 from .pulse import Pulse
 from .report import Report
+from .sealing import secret_words
 from .settings import Settings
+from .skew import Skew
 from .slots import Slots
 from .stacks import Shown, draw
 from .status import WorkerStatus
 from .streams import Streams
 from .tasks import registry
+from .vitals import Vitals
 
 log = logging.getLogger("aaiclick_queue.worker")
 
 TICK_SECONDS = 0.25
+ENTRYPOINTS_LIMIT = 2000  # names of tasks that a worker's row tells
 ADDING_SIZE = 4  # connections, opened when runs add to their jobs
 
 
@@ -88,8 +97,12 @@ class Worker:
         self._hurry = asyncio.Event()
         self._fenced = False
         self._over = False
+        self._mismatch: SchemaMismatch | None = None
         self._reincarnate = asyncio.Event()
+        self._lag = 0.0
+        self.skew = Skew()
         self.ends = Ends(self._report)
+        self.noted: Callable[[], None] = lambda: None  # called about once a second by the heartbeat's thread
         kinds = Counter(task.kind for task in registry.values())
         recycling = Recycling(self.plan.max_tasks_per_child, self.plan.max_memory_per_child)
         self.slots = Slots(
@@ -124,6 +137,7 @@ class Worker:
             Database(self.settings, size=3, flow=True, dsn=dsn) as db,
             Database(self.settings, size=ADDING_SIZE, flow=True, dsn=dsn) as adding_db,
             Lifespan(self.settings, self._resources) as lifespan,
+            recording(self.settings) as recorder,
         ):
             await require_head(db)
             await ensure_partitions(db)
@@ -143,7 +157,10 @@ class Worker:
             self._claimer = Claimer(self, db, self._line, self.slots, every_queue=every)
             self._claimer.may_claim = self._may_claim
             await self._register()
-            self._background = Background(db, self._streams, holder=self.worker_id)
+            archive = history_of(self.settings)
+            self._background = Background(
+                db, self._streams, holder=self.worker_id, version=__version__, archive=archive, examine=examine
+            )
             self._background.opened = self._line.head.want
             self.ends.serve(db, self._completer, self._background, self._claimer)
             self.slots.serve(
@@ -158,9 +175,11 @@ class Worker:
                     modules=self.plan.modules,
                     lifespan=lifespan,
                     middleware=self._middleware,
+                    recorder=recorder,
                 )
             )
             self._pulse = Pulse(self.settings, dsn, self)
+            self._pulse.noted = self.noted
             self._pulse.start()
             try:
                 await self._work()
@@ -170,6 +189,8 @@ class Worker:
                 if self._streams is not None:
                     await self._streams.close()
                 await self._close_engines()
+        if self._mismatch is not None:
+            raise self._mismatch
 
     async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -222,8 +243,9 @@ class Worker:
 
     async def take(self, claimed: Sequence[Claimed], worker_id: int) -> Mapping[str, Sequence[float]]:
         """Start the runs that were leased to this worker id; gives the cool-downs, by queue, of those unknown here."""
-        unknown = [one for one in claimed if one.entrypoint not in registry]
-        known = [one for one in claimed if one.entrypoint in registry] if unknown else claimed
+        strange = {name for name in {one.entrypoint for one in claimed} if name not in registry}
+        unknown = [one for one in claimed if one.flags & ~KNOWN or one.entrypoint in strange]
+        known = [one for one in claimed if one not in unknown] if unknown else claimed
         with_inputs = [one for one in known if one.flags & INPUTS]
         await self._start([one for one in known if not one.flags & INPUTS] if with_inputs else known, worker_id)
         if with_inputs:
@@ -231,6 +253,7 @@ class Worker:
         cool_downs: dict[str, list[float]] = {}
         if unknown:
             self.ends.outside.update((one.task_id, one.run_epoch) for one in unknown)
+            self.ends.unknown |= {(one.task_id, one.run_epoch): one for one in unknown}
             outcomes = await unknown_outcomes(self._db, unknown, keep_seconds=self.settings.unknown_task_seconds)
             for one, outcome in zip(unknown, outcomes, strict=True):
                 self._report.unknown(one)
@@ -244,8 +267,10 @@ class Worker:
         runs = [
             Run(one, definition_of(registry[one.entrypoint], one.kwargs), self.settings, worker_id) for one in claimed
         ]
-        self.slots.start(runs)
-        self.ends.outside.difference_update((one.task_id, one.run_epoch) for one in claimed)
+        if self.slots.start(runs):
+            self.unanswered()  # Postgres has forgotten claims: a run that was told so may have left one of them behind
+        if self.ends.outside:
+            self.ends.outside.difference_update((one.task_id, one.run_epoch) for one in claimed)
         for run in runs:
             if run.claimed.timeout_seconds is None and run.timeout > self.settings.task_timeout_seconds:
                 await self._stretch(run)  # enqueued by name: the claim did not know the timeout in the code
@@ -276,6 +301,19 @@ class Worker:
     def unanswered(self) -> None:
         """A claim may have happened without our knowing."""
         self._pulse.suspect_strangers()
+        self._pulse.hurry()  # after a crash of Postgres it tells which runs' claims were forgotten
+
+    async def look_at_schema(self) -> None:
+        """Stop, with the command to run, where the schema is not this version's any more."""
+        try:
+            await require_head(self._db)
+        except SchemaMismatch as error:
+            if not self._stop.is_set():
+                log.critical("stopping: %s", error)
+                self._mismatch = error
+                self.stop(now=True)
+        except Exception as error:  # in the middle of a migration: the next claim looks again
+            log.debug("cannot read the revision: %s", error)
 
     def _may_claim(self) -> bool:
         return not self._fenced and not self._stop.is_set()
@@ -292,6 +330,17 @@ class Worker:
         return self.ends.tally
 
     # The pulse's side: called from its thread.
+
+    @property
+    def figures(self) -> Tally:
+        """What the runs of this process came to and no figure shows yet."""
+        return self.ends.figures
+
+    def signs(self) -> Signs:
+        """Memory, how late the event loop was at worst since the last call, and the clock's difference."""
+        stuck = time.monotonic() - self._pulse.loop_seen - TICK_SECONDS if self.started.is_set() else 0.0
+        lag, self._lag = max(self._lag, stuck), 0.0
+        return Signs(memory_bytes(), lag, self.skew.seconds)
 
     def held(self) -> list[tuple[int, int]]:
         """Task id and run_epoch of every run that is not settled yet."""
@@ -321,6 +370,29 @@ class Worker:
     def expired(self) -> None:
         """The lease could not be renewed in time by this process's own clock."""
         self._db_loop.call_soon_threadsafe(self._fence)
+
+    def suspect_schema(self) -> None:
+        """A beat met a schema of another version."""
+        asyncio.run_coroutine_threadsafe(self.look_at_schema(), self._db_loop)
+
+    def vitals(self) -> Vitals:
+        """How it is, for probes."""
+        started = self.started.is_set()
+        return Vitals(
+            started=started and self._claimer.turned > 0,
+            stopping=self._stop.is_set(),
+            beat=self._pulse.renewed if started and not self._fenced else 0.0,
+            beat_patience=max(2 * self.settings.heartbeat, 5.0),
+            turned=self._claimer.turned if started else 0.0,
+            loop_seen=self._pulse.loop_seen if started else time.monotonic(),
+            turn_patience=self.settings.loop_stall_seconds + max(5.0, self.settings.lease_seconds / 2) + 5.0,
+            redis=self._claimer.listener.up if started and self._claimer.listener is not None else None,
+        )
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process polls for the background loops of all."""
+        return self.started.is_set() and self._background.holder.holds
 
     def stacks(self) -> str:
         """Where every run, thread and asyncio task of this process is."""
@@ -368,6 +440,7 @@ class Worker:
                 async with asyncio.timeout(5):
                     await self._completer.drained()
             self.ends.outside.clear()
+            self.ends.unknown.clear()
             try:
                 await self._register()
             except Exception as error:
@@ -392,13 +465,20 @@ class Worker:
             __version__,
             tuple(self.plan.queues),
             fleet=self.plan.fleet,
+            entrypoints=tuple(sorted(registry)[:ENTRYPOINTS_LIMIT]),
+            secrets=tuple(secret_words(registry.values())[:ENTRYPOINTS_LIMIT]),
         )
-        await register(self._db, identity, lease_seconds=self.settings.lease_seconds)
+        asked_at = self.skew.begin()
+        now = await register(self._db, identity, lease_seconds=self.settings.lease_seconds)
+        self.figures.set_clock(self.skew.end(asked_at, now))
         self.worker_id = worker_id
 
     async def _tick(self) -> None:
+        due = time.monotonic()
         while True:
-            self._pulse.loop_seen = time.monotonic()
+            self._pulse.loop_seen = now = time.monotonic()
+            if METERS.on:
+                METERS.observe("event_loop_lag_seconds", max(0.0, now - due))
             if not (self._pulse.alive or self._stop.is_set()):
                 log.critical("the heartbeat thread is gone: stopping, so that nothing runs without a lease")
                 self.stop(now=True)
@@ -408,7 +488,9 @@ class Worker:
                 with suppress(PostgresUnavailable):  # the next tick tries again
                     await self.ends.give_back_slots()
             self._report.tick()
+            due = time.monotonic() + TICK_SECONDS
             await asyncio.sleep(TICK_SECONDS)
+            self._lag = max(self._lag, time.monotonic() - due)
 
     async def _wind_down(self, claiming: asyncio.Task[None]) -> None:
         self._report.stopping(len(self.slots.held))
@@ -429,11 +511,13 @@ class Worker:
         self._over = True
         await asyncio.to_thread(self._pulse.stop)  # a beat on its way carries counters: it must land before the end
         await self._say(WorkerStatus.STOPPED)
+        with suppress(PostgresUnavailable, TimeoutError, *SCHEMA_ERRORS):
+            await self.figures.flush(self._db, patience=2.0)
         self._report.stopped(self)
 
     async def _hand_back_all(self) -> None:
         """The net behind the orderly end: leases that we do not know of, runs that could not be stopped."""
-        with suppress(PostgresUnavailable, TimeoutError):
+        with suppress(PostgresUnavailable, TimeoutError, *DATA_ERRORS, *SCHEMA_ERRORS):  # else the reaper takes them
             async with asyncio.timeout(5):
                 await release_all(self._db, self.worker_id)
 
@@ -441,7 +525,7 @@ class Worker:
         try:
             async with asyncio.timeout(2):
                 await set_status(self._db, self.worker_id, status, self.take_counters())
-        except (PostgresUnavailable, TimeoutError):
+        except (PostgresUnavailable, TimeoutError, *SCHEMA_ERRORS):
             log.warning("could not say %s: the reaper will find out", status)
 
     async def _close_engines(self) -> None:

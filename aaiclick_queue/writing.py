@@ -32,7 +32,7 @@ BULK = 1000  # rows of one statement
 RETRY_SECONDS = 0.1
 FULL_SECONDS = 0.05
 FULL_LONGEST_SECONDS = 1.0
-SECONDS_A_NODE = 0.001  # more patience for a large job: a hundred thousand take their time in any case
+SECONDS_A_NODE = 0.001  # more patience for many at once: a hundred thousand take their time in any case
 
 PlanStep = Callable[[Transaction, TakeIds, Submitted | None], Awaitable[Submitted]]
 
@@ -80,7 +80,10 @@ class Writer:
         if key is not None:
             written = await self._commit(lambda tx, again: self._write_keyed(tx, spec, tasks[0], key, ids, again=again))
         else:
-            written = await self._commit(lambda tx, again: self._insert(tx, spec, tasks, ids, again=again))
+            written = await self._commit(
+                lambda tx, again: self._insert(tx, spec, tasks, ids, again=again),
+                more_seconds=len(tasks) * SECONDS_A_NODE,
+            )
         self._wake(written.told)
         return written.ids
 

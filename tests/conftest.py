@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from aaiclick_queue import doctor
+from aaiclick_queue.meters import METERS
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import PREFIX, Settings
 from tests.servers import Databases, find_tool, new_folder
@@ -27,6 +29,44 @@ for variable in [name for name in os.environ if name.startswith(PREFIX)]:
         os.environ["TESTS_" + variable.removeprefix(PREFIX)] = value
 
 
+# `make test &` is started deaf to Ctrl-C, and with it what the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Those that take longest, begun first: one that is begun last is waited for alone.
+LONG = [
+    "chaos/test_chaos",
+    "races/test_meetings",
+    "plans/test_plans",
+    "flow/test_children",
+    "races/test_clear",
+    "server/test_browser",
+    "cli/test_worker",
+    "project/test_readme",
+    "testing/test_plugin",
+    "faults/test_workers",
+    "project/test_documentation",
+    "models/test_stateful",
+    "faults/test_jobs",
+    "faults/test_servers",
+    "races/test_limits",
+    "bench/test_bench_runs",
+    "fleet/test_kills",
+    "dag/test_cases",
+    "server/test_stream",
+    "cli/test_reload",
+    "cli/test_burst",
+    "models/test_models",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    places = {str(here / f"{name}.py"): at for at, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(str(item.path), len(LONG)))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs_tool"):
         if find_tool(marker.args[0]) is None:
@@ -38,6 +78,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         why = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
         if why.startswith(NEEDS):
             terminalreporter.write_line(f"not run here: {report.nodeid} — {why}")
+
+
+@pytest.fixture(autouse=True)
+def counts_of_its_own() -> Iterator[None]:
+    """A server or worker counts in its whole process: for the tests after it in this one it never did."""
+    yield
+    METERS.on = False
+    METERS.clear()
 
 
 @pytest.fixture
@@ -81,9 +129,12 @@ def postgres_url(databases: Databases, template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Settings]:
+def settings(
+    request: pytest.FixtureRequest, postgres_url: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Settings]:
     """Postgres alone, with a short lease; when the test is over the doctor looks at what it left."""
-    settings = Settings.load({}, postgres_url=postgres_url, lease_seconds=2)
+    logs = tmp_path_factory.mktemp("logs")
+    settings = Settings.load({}, postgres_url=postgres_url, lease_seconds=2, log_dir=logs)
     yield settings
     if request.node.get_closest_marker("breaks_invariants") is None:
         asyncio.run(_invariants_hold(settings))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import Self
 
 from aaiclick_queue import embedded
+from aaiclick_queue.postgres_install import Install
 from aaiclick_queue.testing.redis_server import free_port
 from aaiclick_queue.testing.servers import Databases, new_folder
 
@@ -15,17 +17,26 @@ __all__ = ["Databases", "OwnPostgres", "find_tool", "new_folder"]
 
 def find_tool(name: str) -> str | None:
     """The executable of that name; Debian keeps servers where an ordinary user's PATH does not look."""
-    return shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin"]))
+    folders = [
+        os.environ.get("PATH", ""),
+        "/usr/local/sbin",
+        "/usr/sbin",
+        *map(str, Path("/usr/lib/postgresql").glob("*/bin")),
+    ]
+    return shutil.which(name, path=os.pathsep.join(folders))
 
 
 class OwnPostgres:
     """A throw-away server on a TCP port of its own, to be stopped, killed and restarted by a test."""
 
-    def __init__(self, **parameters: str) -> None:
+    def __init__(self, *, hba: str | None = None, install: Install | None = None, **parameters: str) -> None:
+        """`hba`: the lines of its pg_hba.conf; unless given everybody on this machine is trusted."""
         self._folder = new_folder()
         self._data = self._folder / "data"
-        self._install = embedded.find_install(self._folder, embedded.lent_account(self._data))
+        self._install = install or embedded.find_install(self._folder, embedded.lent_account(self._data))
         self._install.initdb(self._data)
+        if hba is not None:
+            (self._data / "pg_hba.conf").write_text(hba)
         self.port = free_port()
         self.url = f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
         # Without fsync: the tests end servers and processes, they do not cut the machine's power.

@@ -27,7 +27,7 @@ from aaiclick_queue.tasks import registry
 
 T = TypeVar("T")
 
-PATIENCE = 30.0  # seconds: a limit for machines that are busy, never a measure
+PATIENCE = 60.0  # seconds: a limit for machines that are busy, never a measure
 ENTRYPOINT = "tests.nowhere"
 
 

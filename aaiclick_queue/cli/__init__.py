@@ -7,7 +7,10 @@ import click
 from .. import __version__
 from .backfilling import backfill
 from .bulk import priority, purge, queue_move, retry, task_move, unblock
+from .explaining import explain
+from .failing import failures
 from .fleet import fleet
+from .health import health, metrics
 from .job_changes import cancel, clear, rerun
 from .job_changes import pause as pause_job
 from .job_changes import resume as resume_job
@@ -16,16 +19,20 @@ from .job_running import run_job
 from .job_waiting import wait
 from .jobs import job
 from .limiting import key, limit, limits, pause, resume, task_limit
+from .local import local
+from .logs import task_logs
 from .operating import operation
 from .program import Program, verbose_option
 from .pruning import prune
 from .queues import queue
 from .registering import register_job
 from .schedules import registered_job
+from .server import server
 from .service import background, worker
 from .setup import completion, config, demo, doctor, migrate
 from .tasks import task
 from .timing import job_timeline, task_timeline
+from .tokens import token
 from .top import top
 from .workers import workers
 
@@ -42,6 +49,7 @@ Examples:
   aaiclick-queue fleet up workers/fleet.toml groups of workers, kept running
   aaiclick-queue task enqueue tasks.add --kwargs '{"a": 1, "b": 2}' --wait
   aaiclick-queue register-job tasks.report --cron "0 8 * * *"
+  aaiclick-queue local start -A tasks        Postgres, a worker and the dashboard, all here
   aaiclick-queue top                         what waits, what runs, how fast
   aaiclick-queue task get 12345678           everything about one task
 
@@ -60,10 +68,14 @@ for command in (purge, queue_move, limit, limits):
     queue.add_command(command)
 for command in (job_timeline, wait, cancel, retry_job, rerun, pause_job, resume_job):
     job.add_command(command)
-for command in (retry, task_move, priority, unblock, task_limit, pause, resume, task_timeline, clear):
+for command in (retry, task_move, priority, unblock, task_limit, pause, resume, task_timeline):
+    task.add_command(command)
+for command in (task_logs, clear, explain):
     task.add_command(command)
 registered_job.add_command(backfill)
 for command in (demo, migrate, worker, fleet, background, top, queue, task, job, key, operation, workers, prune):
     main.add_command(command)
-for command in (register_job, run_job, registered_job, doctor, config, completion):
+for command in (register_job, run_job, registered_job, failures, server, local, token):
+    main.add_command(command)
+for command in (doctor, health, metrics, config, completion):
     main.add_command(command)

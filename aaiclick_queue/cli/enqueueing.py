@@ -9,6 +9,7 @@ from ..client import Client, connect
 from ..errors import TaskCancelled, TaskFailed
 from ..handles import Handle
 from ..queue_views import list_queues
+from ..sealing import sealed_by_name
 from ..tasks import enqueue as enqueue_by_name
 from ..views import get_task
 from .output import to_json
@@ -22,6 +23,7 @@ async def enqueue_task(
 ) -> int:
     """Write the task and print its id or, with `wait`, its result; returns the exit code."""
     async with connect() as client:
+        kwargs = await sealed_by_name(await client.database(), entrypoint, kwargs)
         handle = await enqueue_by_name(entrypoint, kwargs, client=client, **options)
         if not wait:
             echo(to_json({"id": str(handle.id)}) if as_json else str(handle.id))

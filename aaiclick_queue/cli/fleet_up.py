@@ -75,8 +75,14 @@ async def keep(settings: Settings, file: Path, name: str | None, output: Output)
             screen.close()
 
 
-async def supervise(
-    settings: Settings, arguments: Sequence[str], count: int, output: Output, *, once: bool = False
+async def supervise(  # noqa: PLR0913 - one value an option
+    settings: Settings,
+    arguments: Sequence[str],
+    count: int,
+    output: Output,
+    *,
+    once: bool = False,
+    probe: tuple[str, int] | None = None,
 ) -> int:
     """Keep `count` processes of that `worker` command running (`once`: until they end well); gives the exit code."""
     await postgres_facts(settings)  # what is wrong with the database is said once, not by each process
@@ -86,6 +92,7 @@ async def supervise(
         environment=output.environment(),
         drain_seconds=settings.grace_seconds + WIND_DOWN_SECONDS,
         once=once,
+        probe_port=probe[1] if probe else None,
     )
     wanted = {"worker": Wanted(command, count)}
     screen = output.screen(settings)
@@ -120,6 +127,7 @@ def _wanted(fleet: Fleet, output: Output) -> dict[str, Wanted]:
             environment={**output.environment(), **group.environment},
             folder=fleet.folder,
             drain_seconds=settings.grace_seconds + WIND_DOWN_SECONDS,
+            probe_port=group.probe_port,
         )
         wanted[name] = Wanted(command, group.count)
     return wanted

@@ -60,7 +60,9 @@ def run_job(  # noqa: PLR0913 - one parameter an option
     given = {option: value for option, value in options.items() if value is not None}
     values = arguments(kwargs)
     if dry_run:
-        echo(f"would run {entrypoint or name} with {kwargs}")
+        from ..redaction import redacted_text
+
+        echo(f"would run {entrypoint or name} with {redacted_text(kwargs)}")
         return None
 
     async def work(client: Client) -> int:

@@ -89,8 +89,10 @@ def _policy(db: Database, completed: float | str | None, failed: float | str | N
 async def _prune(db: Database, policy: Policy, *, dry_run: bool) -> dict[str, Any]:
     from ..flow.days import drop_old_days
     from ..flow.prune import prune_all
+    from ..history import history_of
 
-    pruned = await prune_all(db, policy, dry_run=dry_run, tell=_Progress("counted" if dry_run else "pruned").tell)
+    tell = _Progress("counted" if dry_run else "pruned").tell
+    pruned = await prune_all(db, policy, dry_run=dry_run, tell=tell, archive=history_of(db.settings))
     days = await drop_old_days(db, policy.history_seconds, dry_run=dry_run)
     return {
         "dry_run": dry_run,

@@ -11,7 +11,7 @@ import click
 from .completing import served_queues
 from .output import run
 from .program import USAGE, Program, colour, fail, verbose_option
-from .switches import Switches, read_switches, switches
+from .switches import Switches, looked_at, probe_of, read_switches, switches
 
 if TYPE_CHECKING:
     from ..plan import Plan
@@ -37,6 +37,7 @@ Examples:
   aaiclick-queue worker -A shop -Q '*' --processes 4 --log-format json
   aaiclick-queue worker -A shop -Q reports,mail --limit reports=2
   aaiclick-queue worker -A tasks --reload               at the desk: each save starts it anew
+  aaiclick-queue worker -A tasks --probe-port 8081      /livez, /readyz and /metrics of this process
   aaiclick-queue worker -A tasks --burst                run what waits, then end
 
 \b
@@ -110,7 +111,7 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
         )
     weights = parse_queues(queues)
     asked = read_switches(given, weights)
-    settings = _settings(log_level)
+    settings = settings_with(log_level, trace=asked.trace)
     numbers = {
         "slots": slots,
         "threads": threads,
@@ -129,17 +130,19 @@ def worker(  # noqa: PLR0913, PLR0917 - one parameter an option
 
         output = Output(log_format, log_level, verbose_wanted())
         return _with_children(settings, arguments, wanted, asked, (processes, output))
-    _set_up_logs(log_format, settings)
+    set_up_logs(log_format, settings)
     modules = import_modules(wanted, verbose=verbose_wanted())
     import msgspec
 
+    from ..probes import Address
     from .serving import stay, work
 
     plan = _plan(weights, modules, background=not no_background, **counts, **asked.plan())
     plan = msgspec.structs.replace(plan, fleet=fleet_group)
     shown = (banner_processes if parent else 1) if log_format == "pretty" else 0
     supervised = Supervised(parent, ready_fd)
-    return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=log_format == "json"))
+    every_line, probe = log_format == "json", None if asked.probe is None else Address(*asked.probe)
+    return stay(work(settings, plan, supervised, banner_processes=shown or 0, every_line=every_line, probe=probe))
 
 
 @click.command(
@@ -149,8 +152,9 @@ Examples:
 )
 @log_format_option
 @log_level_option
+@looked_at
 @verbose_option
-def background(log_format: Literal["pretty", "json"], log_level: str | None) -> int:
+def background(log_format: Literal["pretty", "json"], log_level: str | None, **given: Any) -> int:
     """Run only the background loops: relay, reaper, limits, pruning; no user code.
 
     Every worker runs them as well, unless it was started with --no-background.
@@ -158,11 +162,13 @@ def background(log_format: Literal["pretty", "json"], log_level: str | None) -> 
     from .stopping import survive_sigusr1
 
     survive_sigusr1()
-    settings = _settings(log_level)
-    _set_up_logs(log_format, settings)
+    settings = settings_with(log_level, trace=given["trace"])
+    set_up_logs(log_format, settings)
+    from ..probes import Address
     from .serving import loops, stay
 
-    return stay(loops(settings, banner=log_format == "pretty"))
+    where = probe_of(given)
+    return stay(loops(settings, banner=log_format == "pretty", probe=where and Address(*where)))
 
 
 def _with_children(
@@ -173,10 +179,11 @@ def _with_children(
         from .reloading import reload_worker
 
         several = ["--processes", str(processes)] if processes > 1 else []
+        several += ["--probe-port", str(asked.probe[1])] if asked.probe else []
         return run(reload_worker([*arguments, *output.arguments(), *several], modules))
     from .fleet_up import supervise
 
-    return run(supervise(settings, arguments, processes, output, once=asked.burst))
+    return run(supervise(settings, arguments, processes, output, once=asked.burst, probe=asked.probe))
 
 
 def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
@@ -196,13 +203,15 @@ def parse_queues(given: tuple[str, ...]) -> dict[str, int]:
     return weights or {"default": 1}
 
 
-def _settings(log_level: str | None) -> Settings:
+def settings_with(log_level: str | None, *, trace: bool = False) -> Settings:
+    """The settings, with what was given."""
     from ..settings import Settings
 
-    return Settings.load(log_level=log_level)
+    return Settings.load(log_level=log_level, tracing="on" if trace else None)
 
 
-def _set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
+def set_up_logs(log_format: Literal["pretty", "json"], settings: Settings) -> None:
+    """Write log lines as they were asked for."""
     from ..logs import set_up
 
     set_up(log_format, settings.log_level, colour=colour(sys.stdout), tracebacks=verbose_wanted())

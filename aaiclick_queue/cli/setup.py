@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -116,6 +117,22 @@ def history() -> None:
         echo(f"{revision}  {what.strip().splitlines()[0]}")
 
 
+@migrate.command(
+    epilog="""\b
+Examples:
+  aaiclick-queue migrate roles
+  aaiclick-queue migrate roles --dry-run | psql     with a role that has CREATEROLE""",
+)
+@click.option("--dry-run", is_flag=True, help="Only print the statements.")
+@click.option("-y", "--yes", is_flag=True, hidden=True)
+def roles(dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - asks nothing
+    """Make database roles with no more rights than they need: enqueue, results, worker, read, operator.
+
+    They are groups without a login: GRANT aaiclick_queue_worker TO a login of yours. Migrations keep their rights up.
+    """
+    run(_roles(dry_run=dry_run))
+
+
 @click.command(
     epilog="""\b
 Examples:
@@ -213,6 +230,25 @@ async def _migrate(direction: str, revision: str, *, dry_run: bool) -> None:
     echo(f"{where} is {'already ' if not moved else ''}at {after or 'nothing'}")
 
 
+async def _roles(*, dry_run: bool) -> None:
+    from ..migrate import make_roles
+    from ..roles import KINDS, role_name
+    from ..settings import Settings
+
+    settings = Settings.load()
+    async with _dsn(settings) as dsn:
+        statements = await make_roles(settings, dsn=dsn, dry_run=dry_run)
+    if dry_run:
+        for statement in ("BEGIN", *statements, "COMMIT"):
+            echo(f"{statement};")
+        return
+    echo(
+        table(
+            ["ROLE", "WHAT IT MAY"], [[role_name(settings.postgres_schema, kind), what] for kind, what in KINDS.items()]
+        )
+    )
+
+
 async def _revision(settings: Settings, dsn: str) -> str | None:
     from ..migrate import current as revision
     from ..postgres import Database
@@ -248,10 +284,7 @@ def _finding(finding: Any) -> str:
 
 
 def _shown(settings: Settings, name: str) -> Any:
-    masked = {"postgres_url": settings.postgres_shown, "redis_url": settings.redis_shown}
-    value = getattr(settings, name)
-    if name in masked:
-        return None if value is None else masked[name]
+    value = settings.shown(name)
     if isinstance(value, float) and value.is_integer():
         return int(value)
-    return str(value) if name == "home" else value
+    return str(value) if isinstance(value, Path) else value

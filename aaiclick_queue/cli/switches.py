@@ -23,11 +23,15 @@ class Switches(NamedTuple):
     max_tasks: int | None
     max_memory: int | None
     reload: bool
+    probe: tuple[str, int] | None = None  # host and port
+    trace: bool = False
 
     def arguments(self) -> list[str]:
-        """The same for a child process, but for --reload, which is its parent's."""
+        """The same for a child process, but for --reload, its parent's, and --probe-port, which each has its own of."""
         given = [f"--limit={name}={cap}" for name, cap in self.limits.items()]
         given += ["--burst"] if self.burst else []
+        given += ["--trace"] if self.trace else []
+        given += [f"--probe-host={self.probe[0]}"] if self.probe else []
         given += [f"--max-tasks={self.max_tasks}"] if self.max_tasks else []
         return given + ([f"--max-memory={self.max_memory}"] if self.max_memory else [])
 
@@ -36,6 +40,28 @@ class Switches(NamedTuple):
         return {
             "limits": self.limits, "burst": self.burst, "max_tasks": self.max_tasks, "max_memory": self.max_memory
         }  # fmt: skip
+
+
+looking = [
+    click.option(
+        "--probe-port", type=click.IntRange(0, 65_535), metavar="PORT",
+        help="Answer /livez, /readyz, /startupz and /metrics there; several processes take the ports from it on.",
+    ),
+    click.option("--probe-host", default="127.0.0.1", help="Address for --probe-port; 0.0.0.0 for all."),
+    click.option("--trace", is_flag=True, help="Spans of tasks, to where OTEL_* says; AAICLICK_QUEUE_TRACING=on."),
+]  # fmt: skip
+
+
+def looked_at(command: F) -> F:
+    """The options that let a process be looked at."""
+    for option in reversed(looking):
+        command = option(command)
+    return command
+
+
+def probe_of(given: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Where probes are to be answered."""
+    return None if given["probe_port"] is None else (given["probe_host"], given["probe_port"])
 
 
 def switches(command: F) -> F:
@@ -50,6 +76,7 @@ def switches(command: F) -> F:
         click.option(
             "--max-memory", type=click.IntRange(1), metavar="MB", help="End with 0 when the process uses more."
         ),
+        *looking,
         click.option("--reload", is_flag=True, help="Start anew when a Python file of the modules' folders changes."),
     ]  # fmt: skip
     for option in reversed(options):
@@ -66,7 +93,15 @@ def read_switches(given: Mapping[str, Any], queues: Mapping[str, int]) -> Switch
         if name not in queues and "*" not in queues:
             served = ",".join([*queues, name])
             fail(f"--limit {name}: this worker does not serve the queue {name!r}", f"-Q {served}", code=USAGE)
-    return Switches(limits, given["burst"], given["max_tasks"], given["max_memory"], given["reload"])
+    return Switches(
+        limits,
+        given["burst"],
+        given["max_tasks"],
+        given["max_memory"],
+        given["reload"],
+        probe_of(given),
+        given["trace"],
+    )
 
 
 def parse_limits(given: tuple[str, ...]) -> dict[str, int]:

@@ -39,12 +39,15 @@ Examples:
   aaiclick-queue task list --status FAILED --limit 20
   aaiclick-queue task list --entrypoint send_email --queue mail
   aaiclick-queue task list --job etl --status UPSTREAM_FAILED
+  aaiclick-queue task list --search customer.id=42
   aaiclick-queue task list --json | jq -r '.[].id'""",
 )
 @click.option("--status", type=click.Choice(STATUSES, case_sensitive=False), help="Only tasks of this status.")
 @click.option("--queue", shell_complete=queue_names, help="Only tasks of this queue.")
 @click.option("--entrypoint", help="Only tasks of this function, with its module or without.")
 @click.option("--job", metavar="ID_OR_NAME", shell_complete=job_names, help="Only tasks of this job.")
+@click.option("--fingerprint", help="Only tasks that failed like this, of `failures`.")
+@click.option("--search", metavar="TEXT|KEY=VALUE|JSON", help="Only tasks with this in their arguments.")
 @click.option("--before", metavar="ID", type=click.IntRange(1, 2**63 - 1), help="Only tasks older than this one.")
 @reader(limit=50)
 def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
@@ -52,29 +55,35 @@ def list_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     queue: str | None,
     entrypoint: str | None,
     job: str | None,
+    fingerprint: str | None,
+    search: str | None,
     before: int | None,
     as_json: bool,
     watch: float | None,
     limit: int,
 ) -> None:
     """Tasks, newest first."""
+    import msgspec
+
     from ..job_views import find_job
     from ..status import Status
     from ..views import NEWEST, SCAN_LIMIT, TaskFilter, list_tasks
 
-    wanted = TaskFilter(Status(status) if status else None, queue, entrypoint)
+    wanted = TaskFilter(Status(status) if status else None, queue, entrypoint, None, fingerprint, search)
 
     async def read(db: Database) -> TaskPage:
         number = None if job is None else await find_job(db, job)
-        these = TaskFilter(wanted.status, queue, entrypoint, number)
+        these = msgspec.structs.replace(wanted, job_id=number)
         page = await list_tasks(db, these, limit=limit, before=before or NEWEST)
         if page.before and not watch:
             looked = "" if len(page.tasks) >= limit else f"looked at the newest {SCAN_LIMIT:,}; "
+            if page.searched is not None:
+                looked = f"searched {page.searched:,}; "
             echo(f"{looked}older ones: add --before {page.before}", err=True)
         return page
 
     none = f"no task is {wanted.status}" if wanted.status else "no task"
-    if queue or entrypoint or job:
+    if queue or entrypoint or job or fingerprint or search:
         none += " that matches" if not status else ", of those that match"
     show(read, lambda page: _table(page, none), as_json=as_json, watch=watch, data=lambda page: page.tasks)
 
@@ -139,7 +148,9 @@ def enqueue(  # noqa: PLR0913 - one parameter an option
     arguments = json_arguments(kwargs)
     given = {name: value for name, value in options.items() if value is not None}
     if dry_run:
-        echo(f"would enqueue {entrypoint} with {kwargs}")
+        from ..redaction import redacted_text
+
+        echo(f"would enqueue {entrypoint} with {redacted_text(kwargs)}")
         return None
     from .enqueueing import enqueue_task
 

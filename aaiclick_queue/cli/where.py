@@ -15,7 +15,8 @@ from .program import USAGE, fail
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS_HELP = (
-    "queue, entrypoint (with its module or without), key, correlation_id, priority, older_than (90s, 30m, 1h), status"
+    "queue, entrypoint (with its module or without), key, correlation_id, priority, older_than (90s, 30m, 1h), status, "
+    "fingerprint (of `failures`)"
 )
 
 
@@ -62,8 +63,8 @@ def _value(word: str, value: str) -> Any:
 def duration(text: str) -> float:
     """Seconds of '90', '90s', '30m', '1h30m', '2d'."""
     found = durations.duration(text)
-    if found is None:
-        fail(f"{text!r} is no duration", f"write {durations.EXAMPLES}", code=USAGE)
+    if found is None or found > durations.MOST:
+        fail(f"{text!r} is no duration", f"write {durations.EXAMPLES}; at most 100 years", code=USAGE)
     return found
 
 

@@ -33,6 +33,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     max_memory_per_child: int | None = None
     background: bool = True
     count: int = 1
+    probe_port: int | None = None
+    probe_host: str | None = None
     environment: Mapping[str, str] = {}
 
     def arguments(self) -> list[str]:
@@ -45,6 +47,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
             "--threads": self.threads,
             "--children": self.children,
             "--max-tasks": self.max_tasks,
+            "--probe-host": self.probe_host,
             "--max-memory": self.max_memory,
             "--max-tasks-per-child": self.max_tasks_per_child,
             "--max-memory-per-child": self.max_memory_per_child,

@@ -85,6 +85,10 @@ class Keys(BaseModel):
     max_memory_per_child: int | None = _number(1, 1_000_000_000, "max_memory_per_child = 300")
     background: bool | None = Field(None, description="true or false", examples=["background = false"])
     count: int | None = _number(0, COUNT_LIMIT, "count = 2")
+    probe_port: int | None = _number(1, 65_535, "probe_port = 8081")
+    probe_host: str | None = Field(
+        None, min_length=1, description="an address to listen on", examples=['probe_host = "0.0.0.0"']
+    )
     environment: Environment | None = Field(
         None, description="a table of variables", examples=['environment = { TZ = "UTC" }']
     )

@@ -32,6 +32,7 @@ class Command(msgspec.Struct, frozen=True):
     paint: int = 36  # colour of the group's name
     opening: tuple[str, ...] = ()  # further arguments of the first process of all
     drain_seconds: float = 60.0  # after SIGTERM; whoever takes longer is killed
+    probe_port: int | None = None  # of the first process; those behind it take the ports that follow
     once: bool = False  # one that ends well is not followed by another
 
 

@@ -160,6 +160,9 @@ class Place:
     def _next(self) -> Command:
         first = not self.restarts and self.name.endswith("-1")
         arguments = (*self.command.arguments, *self.command.opening) if first else self.command.arguments
+        if self.command.probe_port is not None:
+            number = int(self.name.rpartition("-")[2])
+            arguments = (*arguments, "--probe-port", str(self.command.probe_port + number - 1))
         return msgspec.structs.replace(self.command, arguments=arguments)
 
     def _push(self) -> None:

@@ -102,8 +102,8 @@ WITH taken AS (
     RETURNING task_id, run_epoch, attempt, lost_count, snoozes, flags, queue
 ), moved AS (
     INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id, run_epoch, attempt, lost_count, snoozes, flags)
-    SELECT taken.queue, -t.priority, chosen.order_key, taken.task_id, taken.run_epoch, taken.attempt, taken.lost_count,
-           taken.snoozes, taken.flags | chosen.limited
+    SELECT taken.queue, -t.priority::int, chosen.order_key, taken.task_id, taken.run_epoch, taken.attempt,
+           taken.lost_count, taken.snoozes, taken.flags | chosen.limited
     FROM unnest($1::bigint[], $2::bigint[], $3::int[]) AS chosen(task_id, order_key, limited)
     JOIN taken ON taken.task_id = chosen.task_id JOIN aaiclick_queue.tasks t ON t.id = taken.task_id
     ON CONFLICT DO NOTHING RETURNING queue, rank, order_key, task_id

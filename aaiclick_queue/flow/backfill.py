@@ -13,7 +13,7 @@ from typing import Any
 from ..schema import Transaction
 from ..ticking import Tick
 from .enqueue import id_source
-from .firing import DUE_COLUMNS, fire_ticks
+from .firing import DUE_COLUMNS, fire_ticks, tick_row
 from .schedule_rows import naive, schedule_of
 
 REGISTERED = f"SELECT {DUE_COLUMNS} FROM aaiclick_queue.registered_jobs r WHERE r.id = $1::bigint"
@@ -68,7 +68,7 @@ async def backfill_page(tx: Transaction, operation: Any, *, seconds: float) -> t
             return "OPEN", 0, FULL_SECONDS
     fires = await missing(tx, rows[0], start, end, limit=room)
     row = dict(rows[0]) | {"jitter_seconds": 0.0, "next_run_at": None}
-    ticks = [(row, Tick(one)) for one in fires]
+    ticks = [tick_row(row, Tick(one)) for one in fires]
     take = (await id_source(tx)).take
     made = await fire_ticks(tx, ticks, take, seconds=seconds, run_type=BACKFILL) if ticks else 0
     is_over = len(fires) < room

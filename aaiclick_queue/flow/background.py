@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from ..errors import PostgresUnavailable
-from ..postgres import Database
+from ..postgres import SCHEMA_ERRORS, Database
+from ..spans import TOLD
 from ..streams import Streams
 from .admit import Admission, Admitted
+from .archive import Archive
+from .books import Books
 from .choose import Lane
 from .kick import add_scheduler, kick_claimers, remove_scheduler
 from .loop import Holder, Loop
@@ -20,6 +23,8 @@ from .reaper import Reaper
 from .relay import BATCH, Relay
 from .resolve import Resolver
 from .scheduler import Scheduler
+from .tally import Tally
+from .watch import Examine, Watch
 
 RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
@@ -38,19 +43,31 @@ ARRIVALS_SECONDS = 0.25  # what ended where nobody resolves, or where a process 
 JOBS_SECONDS = 10.0  # how long after the last sign of open jobs this process looks for arrivals
 SCHEDULES_SECONDS = 1.0  # how soon a schedule that another process has changed is seen
 BUSY_SECONDS = 0.01  # another process is at it, and may not see what was freed here
+BOOKS_SECONDS = 10.0
 NEVER = 3600.0
 
 
 class Background:
     """Relay, due, scheduler, reaper, sweep and prune of one process."""
 
-    def __init__(self, db: Database, streams: Streams | None, *, holder: int) -> None:
+    def __init__(  # noqa: PLR0913 - each of them somebody else's
+        self,
+        db: Database,
+        streams: Streams | None,
+        *,
+        holder: int,
+        version: str = "",
+        archive: Archive | None = None,
+        examine: Examine | None = None,
+    ) -> None:
+        """What is pruned goes into the archive first; `examine` is the doctor."""
         self._db = db
         self._relay = Relay(db, streams)
-        self._reaper = Reaper(db)
+        self._figures = Tally()
+        self._reaper = Reaper(db, self._figures)
         self._resolver = Resolver(db)
         self._scheduler = Scheduler(db)
-        self._pruner = Pruner(db)
+        self._pruner = Pruner(db, archive=archive)
         self._prunes_at = time.monotonic() + PRUNE_SECONDS
         self._holder = Holder(holder)
         self._publishes = streams is not None
@@ -72,6 +89,7 @@ class Background:
         self.operate = Loop("operations", self._operate_pass)
         self.resolve = Loop("resolver", self._resolve_pass)
         self.admit = Loop("admission", self._admit_pass, fast=fast)
+        self.reap = Loop("reaper", self._reap_pass, fast=fast)
         self._loops = [
             Loop("loops", lambda: self._holder.hold_once(db)),
             self.relay,
@@ -80,10 +98,18 @@ class Background:
             self.admit,
             self.operate,
             self.resolve,
-            Loop("reaper", self._reap_pass, fast=fast),
+            self.reap,
             Loop("sweep", self._sweep_pass),
             Loop("prune", self._prune_pass),
+            *Watch(db, self._holder, examine).loops,
+            Loop("books", self._books_pass),
         ]
+        self._books = Books(holder, self._loops, version=version)
+
+    @property
+    def holder(self) -> Holder:
+        """Whether this process leads, and when Postgres last said so."""
+        return self._holder
 
     def _is_fast(self) -> bool:
         return self._holder.holds or time.monotonic() < self._alert_until
@@ -102,9 +128,11 @@ class Background:
                     group.create_task(loop.run(), name=loop.name)
         finally:
             remove_scheduler(kick)
-            with suppress(PostgresUnavailable, TimeoutError):  # the row expires by itself
+            with suppress(PostgresUnavailable, TimeoutError, *SCHEMA_ERRORS):  # the rows expire by themselves
                 async with asyncio.timeout(2):
                     await self._holder.let_go(self._db)
+                    await self._books.close(self._db)
+                    await self._figures.flush(self._db, patience=2)
 
     def made_ready(self) -> None:
         """This process has put work in line: tell its own claimers, and relay the rows without their usual wait."""
@@ -136,6 +164,7 @@ class Background:
         now = time.monotonic()
         self._round_cost += now - began
         self._round_count += admitted.count
+        self.admit.counts.did("let {} tasks in", admitted.count)
         if admitted.count:
             self.made_ready()
         if admitted.lanes:
@@ -159,6 +188,7 @@ class Background:
         worked = await work_once(self._db)
         if worked is None:
             return NEVER  # the reaper's look finds the next one
+        self.operate.counts.did("did {} tasks of an operation", worked.taken)
         if worked.moved:
             self.made_ready()
             self.admit.kick()
@@ -167,6 +197,7 @@ class Background:
     async def _resolve_pass(self) -> float:
         resolved = await self._resolver.resolve_once()
         now = time.monotonic()
+        self.resolve.counts.did("made {} tasks ready", resolved.entered, folded=resolved.folded)
         if resolved.folded:
             self._jobs_until = now + JOBS_SECONDS
         if resolved.entered:
@@ -186,6 +217,7 @@ class Background:
     async def _relay_pass(self) -> float:
         own, self._own_rows = self._own_rows, False
         relayed = await (self._relay.relay_once(older=0.0) if own else self._relay.relay_once())
+        self.relay.counts.did("relayed {} wake-ups" if self._publishes else "dropped {} wake-ups", relayed)
         if relayed >= BATCH:
             return 0.0
         if not self._publishes:
@@ -197,12 +229,17 @@ class Background:
 
     async def _due_pass(self) -> float:
         moved, next_due = await self._reaper.due_once()
+        self.due.counts.did("made {} tasks ready whose time had come", moved)
         if moved:
             self.made_ready()
         return min(DUE_SECONDS, max(0.0, next_due if next_due is not None else DUE_SECONDS))
 
     async def _schedule_pass(self) -> float:
+        began = time.monotonic()
         fired = await self._scheduler.fire_once()
+        self.schedule.counts.did("started {} scheduled runs", fired.runs)
+        if fired.ticks and TOLD.tracer is not None:
+            TOLD.tracer.worked("tick", fired.ticks, began)
         self._has_fired = self._has_fired or fired.runs > 0
         if fired.is_full:
             return 0.0  # all that is due first: its runs would take the time from it
@@ -213,10 +250,15 @@ class Background:
         self._schedules = fired.next_due is not None or fired.is_left
         if not self._schedules:
             return NEVER  # the reaper's look finds the next one
-        return min(SCHEDULES_SECONDS, SCHEDULES_SECONDS if fired.next_due is None else fired.next_due)
+        return min(SCHEDULES_SECONDS, SCHEDULES_SECONDS if fired.pause is None else fired.pause)
 
     async def _reap_pass(self) -> float:
+        began = time.monotonic()
         reaped = await self._reaper.reap_once()
+        taken = reaped.workers + reaped.lost + reaped.overdue + reaped.expired
+        self.reap.counts.did("took {} runs, workers and tasks whose time was up", taken)
+        if reaped.anything and TOLD.tracer is not None:
+            TOLD.tracer.worked("reap", reaped.lost + reaped.overdue + reaped.expired, began)
         if reaped.schedules and not self._schedules:
             self.schedule.kick()
         if reaped.operations:
@@ -248,4 +290,13 @@ class Background:
         # By one process alone, for its cursors' sake: the rows could be shared. A short life prunes nothing.
         if not self._holder.holds or time.monotonic() < self._prunes_at:
             return PRUNE_SECONDS
-        return await self._pruner.prune_once()
+        began, before = time.monotonic(), self._pruner.pruned.tasks
+        pause = await self._pruner.prune_once()
+        if TOLD.tracer is not None and self._pruner.pruned.tasks > before:
+            TOLD.tracer.worked("prune", self._pruner.pruned.tasks - before, began)
+        return pause
+
+    async def _books_pass(self) -> float:
+        await self._books.write_once(self._db)
+        await self._figures.flush(self._db, patience=BOOKS_SECONDS)
+        return BOOKS_SECONDS

@@ -7,13 +7,17 @@ before the head of the line, so that a newcomer waits for one round and not for 
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 import msgspec
 
 from ..flags import LIMITED, ORDERED
 from .claim import Claimed
+
+CAP = re.compile(r"([0-9]{1,19})=([0-9]{1,9})")
 
 
 class Lane(NamedTuple):
@@ -37,8 +41,9 @@ class Lane(NamedTuple):
     @property
     def caps(self) -> list[tuple[int, int]]:
         """What is capped, and at how many."""
-        caps = (cap.split("=") for cap in self.crowd.split("/")[1:])
-        return [(int(number), int(n)) for number, n in caps]
+        caps = map(CAP.fullmatch, self.crowd.split("/")[1:])
+        # Another client's words cap nothing.
+        return [(int(cap[1]), int(cap[2])) for cap in caps if cap and int(cap[1]) < 2**63]
 
 
 class Candidate(NamedTuple):
@@ -92,10 +97,13 @@ class Chosen(NamedTuple):
     slots: tuple[Slot, ...]
 
 
-def lanes_of(claimed: Claimed) -> set[Lane]:
+NO_LANES: frozenset[Lane] = frozenset()
+
+
+def lanes_of(claimed: Claimed) -> AbstractSet[Lane]:
     """Where the next ones behind a run under limits wait; none for a run that no limit has let in."""
     if not claimed.flags & (LIMITED | ORDERED):
-        return set()
+        return NO_LANES
     key, chain = claimed.concurrency_key or "", claimed.order_by or ""
     crowd = f"{claimed.job_id}/{claimed.crowd}" if claimed.crowd else ""
     return {Lane(claimed.queue, entrypoint, key, chain, crowd) for entrypoint in ("", claimed.entrypoint)}

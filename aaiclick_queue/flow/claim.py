@@ -10,11 +10,13 @@ import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from operator import itemgetter
 from typing import Any, Literal
 
 import msgspec
 
 from ..schema import Transaction
+from .at_ease import at_ease_unless
 from .mark import HeadScans
 
 Key = tuple[int, int, int]  # rank, order_key, task_id
@@ -23,8 +25,10 @@ Record = Any
 
 # ctid = ANY(ARRAY(…)): the rows are chosen once, before the delete, whatever the statistics say; joined the obvious
 # way a generic plan took 352 ms at a million rows. SKIP LOCKED: a second worker walks on. status || '': else the index
-# of open jobs may be read from its beginning, in the place of the primary key.
-CLAIM_NEXT_IN_LINE = """
+# of open jobs may be read from its beginning, in the place of the primary key. At ease: a claim that a crash forgets is
+# given out again, under the same epoch and another worker, which the fence tells apart (slots.py, where it is the same
+# worker). Not under limits or a strict order: there two runs at once are two too many.
+CLAIM_NEXT_IN_LINE = f"""
 WITH taken AS (
     DELETE FROM aaiclick_queue.ready WHERE ctid = ANY(ARRAY(
         SELECT line.ctid
@@ -64,6 +68,7 @@ SELECT leased.task_id, leased.run_epoch, leased.attempt, leased.lost_count, leas
        leased.flags, t.concurrency_key, t.order_by, t.metadata, t.job_id, t.group_id, t.crowd, leased.rank,
        leased.order_key
 FROM leased JOIN aaiclick_queue.tasks t ON t.id = leased.task_id
+WHERE {at_ease_unless("taken.flags & 6 <> 0", source="taken")}
 """
 LOWEST_RANKS = """
 SELECT mark.queue, (SELECT max(r.rank) FROM aaiclick_queue.ready r WHERE r.queue = mark.queue) AS rank
@@ -111,6 +116,7 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 FIELDS = len(Claimed.__struct_fields__)
+_PLACE = itemgetter("rank", "order_key", "task_id")
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -166,8 +172,7 @@ class Line:
                 if not rows:
                     raise  # else the next claim meets the same error, and these can start meanwhile
         # RETURNING gives heap order.
-        ordered = sorted(rows, key=lambda row: (row["rank"], row["order_key"], row["task_id"]))
-        return [Claimed(*tuple(row)[:FIELDS]) for row in ordered]
+        return [Claimed(*row[:FIELDS]) for row in sorted(rows, key=_PLACE)]
 
     async def _scan(
         self, tx: Transaction, scan: Scan, marks: Sequence[tuple[str, Key]], want: Wanted
@@ -214,11 +219,10 @@ class Line:
 def _advance(marks: dict[str, Key], rows: Sequence[Record], *, full: bool) -> None:
     # After a full claim from its lowest key: what lay before it was dead or somebody else's.
     choose = min if full else max
-    keys: dict[str, Key] = {}
+    keys: dict[str, list[Key]] = {}
     for row in rows:
-        queue, key = row["queue"], (row["rank"], row["order_key"], row["task_id"])
-        keys[queue] = choose(keys.get(queue, key), key)
-    marks.update(keys)
+        keys.setdefault(row["queue"], []).append(_PLACE(row))
+    marks.update({queue: choose(places) for queue, places in keys.items()})
 
 
 async def queues_in_line(tx: Transaction) -> list[str]:

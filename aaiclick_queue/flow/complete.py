@@ -14,6 +14,7 @@ import msgspec
 
 from ..errors import PostgresUnavailable
 from ..flags import FORGET, IN_JOB, SPECIAL
+from ..meters import METERS
 from ..outcome import Ended, Error, Failed, Succeeded
 from ..postgres import DATA_ERRORS, Connection, Database
 from ..schema import Transaction
@@ -21,6 +22,7 @@ from .arrive import ARRIVED_WELL
 from .ending import FORGET_ROWS, HOOKED_ROWS, SUCCESS_HOOKS, slots_of
 from .outbox import append_from
 from .place import enter_line
+from .quarantine import SET_ASIDE_LEASED, set_aside
 from .settle import SETTLE_OWN_RUNS, own_leases, recorded_as, settle_runs
 
 log = logging.getLogger(__name__)
@@ -96,21 +98,23 @@ CROSS JOIN LATERAL (
 """
 FLUSH_LIMIT = 500
 
+Parts = dict[str, list[Ended]]  # outcomes by the statement that records them
 
-async def complete(tx: Transaction, runs: Sequence[Ended], *, worker_id: int) -> set[int]:
+
+async def complete(tx: Transaction, runs: Sequence[Ended], *, worker_id: int, parts: Parts | None = None) -> set[int]:
     """Record outcomes. Task ids that are missing had lost their lease; nothing of theirs was written."""
-    landed = await _record(tx, runs, worker_id)
+    landed = await _record(tx, parts or _by_statement(runs), worker_id)
     missing = [run for run in runs if run.task_id not in landed]
     if missing:
         # A run that was just given more time has moved its lease row to where only a new statement sees it.
-        landed |= await _record(tx, missing, worker_id)
+        landed |= await _record(tx, _by_statement(missing), worker_id)
     return landed
 
 
-async def _record(tx: Transaction, runs: Sequence[Ended], worker_id: int) -> set[int]:
+async def _record(tx: Transaction, parts: Parts, worker_id: int) -> set[int]:
     now = time.monotonic()
     landed: set[int] = set()
-    for statement, some in _by_statement(runs).items():
+    for statement, some in parts.items():
         if statement == SETTLE_OWN_RUNS:
             landed |= await settle_runs(tx, some, worker_id=worker_id, now=now)
             continue
@@ -127,8 +131,8 @@ async def _record(tx: Transaction, runs: Sequence[Ended], worker_id: int) -> set
     return landed
 
 
-def _by_statement(runs: Sequence[Ended]) -> dict[str, list[Ended]]:
-    parts: dict[str, list[Ended]] = {}
+def _by_statement(runs: Sequence[Ended]) -> Parts:
+    parts: Parts = {}
     for run in runs:
         parts.setdefault(_statement_for(run), []).append(run)
     return parts
@@ -184,8 +188,7 @@ class Completer:
         for worker_id, runs in by_worker.items():
             landed = await self._insist(runs, worker_id)
             refused, self._refused = self._refused, {}
-            written = [msgspec.structs.replace(run, outcome=refused.get(run.task_id, run.outcome)) for run in runs]
-            self._landed(written if refused else runs, landed)
+            self._landed([_refused(run, refused) for run in runs] if refused else runs, landed)
 
     async def _insist(self, batch: Sequence[Ended], worker_id: int) -> set[int]:
         """Write until there is an answer: an outcome is given up only when its lease is gone."""
@@ -193,7 +196,9 @@ class Completer:
         while True:
             try:
                 async with self._db.connection() as connection:
+                    began = time.monotonic()
                     landed = await self._complete(connection, batch, worker_id)
+                    METERS.statement("complete", time.monotonic() - began)
                     if not answered:
                         landed |= await _landed_before(connection, batch, worker_id)
                     return landed
@@ -207,19 +212,31 @@ class Completer:
 
     async def _complete(self, tx: Connection, batch: Sequence[Ended], worker_id: int) -> set[int]:
         try:
-            if len(_by_statement(batch)) == 1:
-                return await complete(tx, batch, worker_id=worker_id)
+            parts = _by_statement(batch)
+            if len(parts) == 1:
+                return await complete(tx, batch, worker_id=worker_id, parts=parts)
             async with tx.transaction():  # several statements: all land or none, so that halving starts clean
                 return await complete(tx, batch, worker_id=worker_id)
         except DATA_ERRORS as error:
             # One row that Postgres refuses must not hold up the others: halve until it stands alone.
             if len(batch) == 1:
                 log.error("task %d: Postgres refused its outcome: %s", batch[0].task_id, error)
-                refused = self._refused[batch[0].task_id] = Failed(Error.of(error))
-                return await complete(tx, [msgspec.structs.replace(batch[0], outcome=refused)], worker_id=worker_id)
+                return await self._refuse(tx, batch[0], error, worker_id)
             middle = len(batch) // 2
             first = await self._complete(tx, batch[:middle], worker_id)
             return first | await self._complete(tx, batch[middle:], worker_id)
+
+    async def _refuse(self, tx: Connection, run: Ended, error: Exception, worker_id: int) -> set[int]:
+        refused = self._refused[run.task_id] = Failed(Error.of(error))
+        try:
+            return await complete(tx, [msgspec.structs.replace(run, outcome=refused)], worker_id=worker_id)
+        except DATA_ERRORS as again:  # then it is not what the run came to, but the task's own row
+            is_aside = await set_aside(tx, SET_ASIDE_LEASED, run.task_id, again, worker_id)
+            return {run.task_id} if is_aside else set()
+
+
+def _refused(run: Ended, refused: dict[int, Failed]) -> Ended:
+    return msgspec.structs.replace(run, outcome=refused.get(run.task_id, run.outcome))
 
 
 async def _landed_before(tx: Transaction, batch: Sequence[Ended], worker_id: int) -> set[int]:

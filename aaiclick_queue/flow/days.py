@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 
 # Also those that a pass before has detached and could not drop.
 OLD_DAYS = """
-SELECT c.relname::text AS name, p.relname::text AS parent, coalesce(i.inhdetachpending, false) AS is_pending
+SELECT c.relname::text AS name, p.relname::text AS parent, coalesce(i.inhdetachpending, false) AS is_pending,
+       pg_has_role(c.relowner, 'USAGE') AS is_ours
 FROM pg_class c
 LEFT JOIN pg_inherits i ON i.inhrelid = c.oid LEFT JOIN pg_class p ON p.oid = i.inhparent
 WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('aaiclick_queue.attempts'))
@@ -26,6 +27,8 @@ WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclas
   AND right(c.relname, 8) < to_char((now() - make_interval(secs => $1::float8)) AT TIME ZONE 'UTC', 'YYYYMMDD')
 ORDER BY right(c.relname, 8), c.relname
 """
+# For a role that owns no table.
+DROP_DAY = "SELECT aaiclick_queue.drop_day($1::text)"
 LOCK_TIMEOUT = "lock_timeout = '200ms'"
 # Undone or done by somebody else at this moment, or in use: whichever it is, the next pass sees it as it is then.
 LATER = ("55P03", "42P01", "55000", "42809")
@@ -45,7 +48,9 @@ async def drop_old_days(db: Database, keep_seconds: float | None, *, dry_run: bo
         return dropped
     for day in await db.fetch(OLD_DAYS, keep_seconds):
         try:
-            if not dry_run:
+            if not dry_run and not day["is_ours"]:
+                await db.fetch(DROP_DAY, day["name"])
+            elif not dry_run:
                 await _drop(db, day["name"], parent=day["parent"], is_pending=day["is_pending"])
             dropped.names.append(day["name"])
         except Exception as error:

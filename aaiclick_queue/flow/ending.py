@@ -18,25 +18,35 @@ FORGET_ROWS = """forgotten AS (
 ), forgotten_checkpoints AS (
     DELETE FROM aaiclick_queue.checkpoints WHERE task_id = ANY(ARRAY(SELECT task_id FROM gone))
 )"""
+# Whatever a client has written there, the end of a task or a job must not fail for it.
+_READABLE = "CASE WHEN jsonb_typeof({0}.hooks) = 'object' THEN {0}.hooks END"
 _HOOKS = """hooked AS (
-    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id, parent_id, spawn_key)
+    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id, parent_id, spawn_key,
+                                      metadata)
     SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', (jsonb_build_object('ended', jsonb_build_object(
                'id', t.id::text, 'entrypoint', t.entrypoint, 'name', t.name, 'queue', t.queue, 'status', {status},
                'attempt', run.attempt, 'kwargs', t.kwargs, 'result', {result}, 'error', {error}))
                || coalesce(hook.value->'kwargs', jsonb_build_object()))
                - CASE hook.value->>'tells' WHEN 'false' THEN 'ended' ELSE '' END,
            coalesce(hook.value->>'queue', t.queue), t.priority, t.correlation_id, t.id,
-           format('on_%s:%s', hook.key, run.run_epoch)
+           format('on_%s:%s', hook.key, run.run_epoch), CASE WHEN t.metadata->'$headers' IS NOT NULL THEN
+               jsonb_build_object('$headers', t.metadata->'$headers') END
     FROM {source} AS run JOIN aaiclick_queue.tasks t ON t.id = run.task_id
-    CROSS JOIN LATERAL (SELECT key, split_part(key, '.', 1) AS name, value FROM jsonb_each(t.hooks)) AS hook
-    WHERE run.flags & 16 = 16 AND ({fired})
+    CROSS JOIN LATERAL (SELECT key, split_part(key, '.', 1) AS name, value FROM jsonb_each({hooks})) AS hook
+    WHERE run.flags & 16 = 16 AND hook.value->>'entrypoint' <> '' AND ({fired})
     ON CONFLICT DO NOTHING
-    RETURNING id AS task_id, queue, -priority AS rank, entrypoint
+    RETURNING id AS task_id, queue, -priority::int AS rank, entrypoint
 )"""
 SUCCESS_HOOKS = _HOOKS.format(
-    source="ended", fired="hook.name = 'success'", status="'COMPLETED'", result="run.result::jsonb", error="NULL::jsonb"
+    hooks=_READABLE.format("t"),
+    source="ended",
+    fired="hook.name = 'success'",
+    status="'COMPLETED'",
+    result="run.result::jsonb",
+    error="NULL::jsonb",
 )
 FAILURE_HOOKS = _HOOKS.format(
+    hooks=_READABLE.format("t"),
     source="taken",
     fired="""hook.name = 'retry' AND run.kind = 'RETRYING' OR run.kind = 'FAILED' AND (hook.name = 'failure'
            OR hook.name = 'give_up' AND (run.attempt >= t.max_attempts
@@ -50,21 +60,24 @@ HOOKED_ROWS = """(SELECT task_id, task_id AS order_key, 0 AS run_epoch, 0 AS att
            NULL::bigint AS job_id, NULL::text AS crowd FROM hooked)"""
 
 _JOB_HOOKS = """hooked AS (
-    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id)
+    INSERT INTO aaiclick_queue.tasks (id, entrypoint, kwargs, queue, priority, correlation_id, metadata)
     SELECT aaiclick_queue.new_id(), hook.value->>'entrypoint', (jsonb_build_object('ended', jsonb_build_object(
                'id', job.id::text, 'name', job.name, 'status', job.status, 'kwargs', job.kwargs, 'error', job.error))
                || coalesce(hook.value->'kwargs', jsonb_build_object()))
                - CASE hook.value->>'tells' WHEN 'false' THEN 'ended' ELSE '' END,
-           coalesce(hook.value->>'queue', 'default'), job.priority, job.correlation_id
-    FROM {source} AS job CROSS JOIN LATERAL jsonb_each(job.hooks) AS hook(name, value)
-    WHERE split_part(hook.name, '.', 1) = CASE job.status WHEN 'COMPLETED' THEN 'success' ELSE 'failure' END
-    RETURNING id AS task_id, queue, -priority AS rank, entrypoint
+           coalesce(hook.value->>'queue', 'default'), job.priority, job.correlation_id,
+           CASE WHEN job.metadata->'$headers' IS NOT NULL THEN
+               jsonb_build_object('$headers', job.metadata->'$headers') END
+    FROM {source} AS job CROSS JOIN LATERAL jsonb_each({hooks}) AS hook(name, value)
+    WHERE hook.value->>'entrypoint' <> ''
+      AND split_part(hook.name, '.', 1) = CASE job.status WHEN 'COMPLETED' THEN 'success' ELSE 'failure' END
+    RETURNING id AS task_id, queue, -priority::int AS rank, entrypoint
 )"""
 
 
 def job_hooks(source: str) -> str:
     """CTEs that enqueue what is to be told of the ends of the jobs in `source`; `entered` has them."""
-    return f"{_JOB_HOOKS.format(source=source)}, {enter_line(HOOKED_ROWS)}"
+    return f"{_JOB_HOOKS.format(source=source, hooks=_READABLE.format('job'))}, {enter_line(HOOKED_ROWS)}"
 
 
 def has_ended(holder: str) -> str:

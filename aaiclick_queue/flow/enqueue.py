@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import QueueFull
 from ..ids import IdSource
+from ..meters import METERS
 from ..schema import Transaction
 from .outbox import append_from
 from .place import of_key, of_queue, of_task
@@ -23,7 +24,8 @@ EXACT_DEPTH = 10_000  # above that `queues.depth`, which the background refreshe
 
 # One statement for all tasks of one spec. Arrays that are NULL stand for columns nobody set: unnest pads them.
 # ON CONFLICT (id): a clash of ids costs a new id, never the caller's transaction.
-# `facts` are of the statement and not of the row: a queue without limits pays three looks at nearly empty indexes.
+# `facts` are of the statement and not of the row: a queue without limits pays three looks at nearly empty indexes. What
+# no row can need by its arguments is said once: held, delayed and timers are then not even looked for among the rows.
 ENQUEUE = f"""
 WITH facts AS MATERIALIZED (
     SELECT {of_task("$10::text")} AS by_task, {of_queue("$12::text")} AS by_queue,
@@ -62,13 +64,16 @@ WITH facts AS MATERIALIZED (
     INSERT INTO aaiclick_queue.held (queue, rank, order_key, task_id, flags, entrypoint, key, chain)
     SELECT $12::text, CASE WHEN order_by IS NULL THEN -($13::int) ELSE 0 END, id, id, flags,
            CASE WHEN (SELECT by_task FROM facts) THEN $10::text ELSE '' END, coalesce(concurrency_key, ''),
-           coalesce(order_by, '') FROM placed WHERE NOT later AND limited
+           coalesce(order_by, '') FROM placed WHERE NOT later AND limited AND (
+               SELECT by_task OR by_queue OR $19::text[] IS NOT NULL OR $23::text[] IS NOT NULL FROM facts)
     RETURNING queue, rank, order_key, task_id
 ), delayed AS (
     INSERT INTO aaiclick_queue.delayed (task_id, not_before, order_key, rank, flags, queue, reason)
-    SELECT id, eta, id, -($13::int), flags, $12::text, 'eta' FROM placed WHERE later
+    SELECT id, eta, id, -($13::int), flags, $12::text, 'eta' FROM placed
+    WHERE later AND ($3::float8[] IS NOT NULL OR $4::timestamptz[] IS NOT NULL)
 ), timers AS (
-    INSERT INTO aaiclick_queue.timers (task_id, due_at) SELECT id, expires_at FROM new WHERE expires_at IS NOT NULL
+    INSERT INTO aaiclick_queue.timers (task_id, due_at) SELECT id, expires_at FROM new
+    WHERE expires_at IS NOT NULL AND ($5::float8[] IS NOT NULL OR $6::timestamptz[] IS NOT NULL)
 ), told AS (
     {
     append_from(
@@ -180,18 +185,19 @@ async def insert_tasks(
     in anyway.
     """
     needed = 0 if spec.parent_id is not None else len(tasks) if room_for is None else room_for
-    expires = [task.expires for task in tasks]
+    expires = _column([task.expires for task in tasks])
+    began = time.monotonic()
     rows = await tx.fetch(
         ENQUEUE,
         list(ids),
         [task.kwargs for task in tasks],
-        _column(task.countdown for task in tasks),
-        _column(task.eta for task in tasks),
-        _column(value if isinstance(value, float | int) else None for value in expires),
-        _column(value if isinstance(value, datetime) else None for value in expires),
-        _column(task.correlation_id for task in tasks),
-        _column(task.metadata for task in tasks),
-        _column(task.spawn_key for task in tasks),
+        _column([task.countdown for task in tasks]),
+        _column([task.eta for task in tasks]),
+        _column([value if isinstance(value, float | int) else None for value in expires]) if expires else None,
+        _column([value if isinstance(value, datetime) else None for value in expires]) if expires else None,
+        _column([task.correlation_id for task in tasks]),
+        _column([task.metadata for task in tasks]),
+        _column([task.spawn_key for task in tasks]),
         spec.entrypoint,
         spec.name,
         spec.queue,
@@ -201,11 +207,11 @@ async def insert_tasks(
         spec.timeout,
         spec.parent_id,
         spec.flags,
-        _column(task.concurrency_key for task in tasks),
+        _column([task.concurrency_key for task in tasks]),
         spec.keep,
         spec.hooks,
         needed,
-        _column(task.order_by for task in tasks),
+        _column([task.order_by for task in tasks]),
     )
     if rows[0]["full_at"] is not None:
         raise QueueFull(spec.queue, rows[0]["full_at"], needed)
@@ -214,7 +220,11 @@ async def insert_tasks(
         for row in rows
         if row["outbox_id"] is not None
     ]
-    return Written(list(rows[0]["ids"] or ()), told)
+    ids_written = list(rows[0]["ids"] or ())
+    if METERS.on:
+        METERS.statement("enqueue", time.monotonic() - began)
+        METERS.created(spec.queue, spec.entrypoint, len(ids_written))
+    return Written(ids_written, told)
 
 
 async def id_source(tx: Transaction) -> IdSource:
@@ -225,6 +235,5 @@ async def id_source(tx: Transaction) -> IdSource:
     return IdSource(row["node"], row["clock"] - middle)
 
 
-def _column(values: Any) -> list[Any] | None:
-    column = list(values)
-    return column if any(value is not None for value in column) else None
+def _column(values: list[Any]) -> list[Any] | None:
+    return None if values.count(None) == len(values) else values

@@ -61,7 +61,9 @@ class Run:
         "context",
         "definition",
         "kind",
+        "log",
         "max_attempts",
+        "redact_names",
         "result_max_bytes",
         "sign_of_life",
         "started",
@@ -83,6 +85,7 @@ class Run:
         self.timeout = claimed.timeout_seconds or own.timeout or settings.task_timeout_seconds
         self.max_attempts = claimed.max_attempts or own.max_attempts or settings.max_attempts
         self.result_max_bytes = settings.result_max_bytes
+        self.redact_names = settings.redact_names
         self.taken = time.monotonic()
         self.started = 0.0  # monotonic, at the first line of the task
         self.sign_of_life = 0.0
@@ -97,7 +100,13 @@ class Run:
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None
         self.kind: Any = None  # whose slots it uses
+        self.log: Any = None  # where what it says is kept, from its first line on
         self.building: Any = None  # of a job's run: the nodes that its code has built
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What of its arguments may stand in no text that others read."""
+        return self.definition.signature.secrets_in(self.claimed.kwargs, self.redact_names)
 
 
 class Stop(Exception):
@@ -121,7 +130,7 @@ async def execute(run: Run, call: Callable[[Callable[..., Any], dict[str, Any]],
     try:
         kwargs = run.definition.signature.decode(run.claimed.kwargs)
     except (ArgumentsDoNotFit, BadTask) as error:
-        return Failed(Error.of(error))
+        return Failed(Error.of(error, run.secrets))
     outcome: Outcome | None
     try:
         value = await call(run.definition.function, kwargs)
@@ -144,7 +153,7 @@ def _succeeded(run: Run, value: Any) -> Outcome:
     try:
         return Succeeded(encoded_result(run, value))
     except (ResultDoesNotEncode, PayloadTooLarge) as error:
-        return Failed(Error.of(error))
+        return Failed(Error.of(error, run.secrets))
 
 
 def encoded_result(run: Run, value: Any) -> str | None:
@@ -194,10 +203,13 @@ def as_exception(error: BaseException) -> Exception:
 
 def decide(raised: Exception, run: Run) -> Outcome | None:  # noqa: PLR0911 - a row of the table of outcomes each
     """What becomes of a run that raised."""
+    secrets = run.secrets
+    error = Error.of(raised, secrets)
     if run.committed:
-        log.error("task %d raised after its transaction had completed it", run.claimed.task_id, exc_info=raised)
+        told = f"\n{error.traceback}".rstrip() if secrets else ""  # as text, because the exception itself has them
+        text = "task %d raised after its transaction had completed it%s"
+        log.error(text, run.claimed.task_id, told, exc_info=None if secrets else raised)
         return None
-    error = Error.of(raised)
     attempts_left = run.claimed.attempt < run.max_attempts
     match raised:
         case Snooze() if run.claimed.snoozes >= SNOOZE_LIMIT:

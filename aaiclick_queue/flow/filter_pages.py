@@ -8,7 +8,7 @@ from __future__ import annotations
 from .move import AT_GATE, MOVED, MOVED_LATER, at_gate_again, delayed_again, in_line_again, not_yet
 from .retry import retry_ended
 from .settle import SETTLE
-from .wanted import wanted
+from .wanted import alike, wanted
 
 # $1 after which key, $2 how many, $3 filter, $4 no newer than.
 _WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
@@ -115,10 +115,9 @@ LIMIT_PAGE = {
     "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_BY_NEW_LIMIT),
 }
 # Of what had ended when the operation was made ($6): whatever fails again is not tried again by it.
-RETRY_PAGE = f"""
+_RETRY_PAGE = f"""
 WITH page AS MATERIALIZED (
-    SELECT id AS task_id FROM aaiclick_queue.tasks
-    WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2
+    {{page}}
 ), wanted AS MATERIALIZED (
     SELECT page.task_id AS id, found.job_id FROM page CROSS JOIN LATERAL (
         SELECT t.job_id FROM aaiclick_queue.tasks t
@@ -130,6 +129,18 @@ SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wan
        (SELECT count(*) FROM open) AS taken, (SELECT jsonb_build_array(max(task_id)) FROM page) AS after,
        (SELECT array_agg(DISTINCT job_id) FROM wanted WHERE job_id IS NOT NULL) AS jobs
 """
+RETRY_PAGE = _RETRY_PAGE.replace(
+    "{page}",
+    """SELECT id AS task_id FROM aaiclick_queue.tasks
+    WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2""",
+)
+# Of those that failed alike, by their own index.
+RETRY_ALIKE_PAGE = _RETRY_PAGE.replace(
+    "{page}",
+    f"""SELECT task_id FROM aaiclick_queue.failures WHERE {alike("($3::jsonb->>'fingerprint')")}
+    AND task_id > coalesce(($1::jsonb->>0)::bigint, 0) AND task_id <= $4::bigint
+    ORDER BY fingerprint, task_id LIMIT $2""",
+)
 # The same for all tasks of one job at once: retried one by one they would be counted as often.
 RETRIED_OF_JOB = f"""
 SELECT t.id FROM aaiclick_queue.tasks t

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from ..errors import BadSchedule
+from ..meters import METERS
 from ..schema import Transaction
 from ..ticking import Decision, Due, Tick, decide
 from .enqueue import TakeIds
@@ -98,7 +101,33 @@ FROM unnest($1::bigint[], $2::timestamp[], $3::timestamptz[], $4::timestamp[], $
      AS given(id, fire_at, next_run_at, queued_fire_at, replaced)
 WHERE r.id = given.id
 """
+# What the columns of a schedule come to where a hostile or a newer client wrote them.
+UNREADABLE = (BadSchedule, ArithmeticError, LookupError, TypeError, ValueError)
 TICKS_AT_A_TIME = 2000  # after a long time away: a statement of hundreds of thousands would outlast its patience
+# Registered job, fire_at, due_at, outcome, missed, reason, delay of its run.
+TickRow = tuple[int, datetime, datetime | None, str, int, str | None, float]
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a decision over a registered job's row writes."""
+
+    name: str
+    ticks: Sequence[TickRow]
+    advanced: tuple[Any, ...]
+    cancels: Sequence[int]  # runs whose place a new one takes
+
+
+def written(row: Any, decision: Decision) -> Written:
+    """The rows of its ticks, and its own as it is next."""
+    next_run_at = row["next_run_at"]
+    if decision.next_fire_at is None:
+        next_run_at = None
+    elif row["fire_at"] is not None:
+        next_run_at += decision.next_fire_at - aware(row["fire_at"])
+    replaced = ",".join(map(str, decision.replaced))
+    advanced = (row["id"], naive(decision.next_fire_at), next_run_at, naive(decision.queued), replaced)
+    ticks = [tick_row(row, tick) for tick in decision.ticks]
+    return Written(row["name"], ticks, advanced, [*(row["replacing"] or ()), *decision.replaced])
 
 
 class Firing:
@@ -108,80 +137,75 @@ class Firing:
         self._tx = tx
         self._take = take
         self._timeout = timeout
-        self.replaced: dict[int, list[int]] = {}
+        self._ticks: list[TickRow] = []
+        self._advanced: list[tuple[Any, ...]] = []
+        self.replaced: dict[int, Sequence[int]] = {}
         self.unreadable: list[int] = []
         self.due = 0  # of the rows
         self.is_cut = False  # there were too many ticks for one step: some rows are left as they were
 
-    async def fire(self, rows: Sequence[Any]) -> tuple[int, int]:
-        """Decide, write, and set the next moment of each; how many runs and ticks that made."""
-        ticks: list[tuple[Any, Tick]] = []
-        advanced: list[tuple[Any, ...]] = []
+    async def fire(self, rows: Sequence[Any], known: Sequence[Written] = ()) -> tuple[int, int]:
+        """Decide, unless that is known, write, and set the next moment of each; how many runs and ticks that made."""
+        for one in known:
+            self._add(one)
         for row in rows:
-            if len(ticks) >= TICKS_AT_A_TIME:
+            if len(self._ticks) >= TICKS_AT_A_TIME:
                 self.is_cut = True
                 break
             try:
-                decision = decide(_due(row))
-            except BadSchedule as error:  # one that this version does not read; another one may
+                self._add(written(row, decide(due_of(row))))
+            except UNREADABLE as error:  # one that this version does not read; another one may
                 log.error("schedule %s cannot be read: %s", row["name"], error)
                 self.unreadable.append(row["id"])
-                continue
-            self.due += bool(decision.ticks)
-            ticks += [(row, tick) for tick in decision.ticks]
-            advanced.append(self._advanced(row, decision))
-        runs = await fire_ticks(self._tx, ticks, self._take, seconds=self._timeout) if ticks else 0
-        if advanced:
-            await self._tx.fetch(ADVANCE, *map(list, zip(*advanced, strict=True)))
-        return runs, len(ticks)
+        runs = await fire_ticks(self._tx, self._ticks, self._take, seconds=self._timeout) if self._ticks else 0
+        if self._advanced:
+            await self._tx.fetch(ADVANCE, *map(list, zip(*self._advanced, strict=True)))
+        return runs, len(self._ticks)
 
-    def _advanced(self, row: Any, decision: Decision) -> tuple[Any, ...]:
-        cancels = [*(row["replacing"] or ()), *decision.replaced]
-        if cancels:
-            self.replaced[row["id"]] = cancels
-        next_run_at = row["next_run_at"]
-        if decision.next_fire_at is None:
-            next_run_at = None
-        elif row["fire_at"] is not None:
-            next_run_at += decision.next_fire_at - aware(row["fire_at"])
-        replaced = ",".join(map(str, decision.replaced))
-        return row["id"], naive(decision.next_fire_at), next_run_at, naive(decision.queued), replaced
+    def _add(self, one: Written) -> None:
+        self.due += bool(one.ticks)
+        self._ticks += one.ticks
+        self._advanced.append(one.advanced)
+        if METERS.on:
+            _count(one)
+        if one.cancels:
+            self.replaced[one.advanced[0]] = one.cancels
 
 
 async def fire_ticks(
-    tx: Transaction, ticks: Sequence[tuple[Any, Tick]], take: TakeIds, *, seconds: float, run_type: str = "SCHEDULED"
+    tx: Transaction, ticks: Sequence[TickRow], take: TakeIds, *, seconds: float, run_type: str = "SCHEDULED"
 ) -> int:
     """Write ticks of registered jobs, and a job for each that fires and has not before; how many jobs that made.
 
     `seconds` is the time of a job that names none.
     """
-    fires = [tick.outcome == "FIRED" for _, tick in ticks]
+    fires = [tick[3] == "FIRED" for tick in ticks]
     ids = iter(take(2 * sum(fires)))
     both = [(next(ids), next(ids)) if fire else (None, None) for fire in fires]
+    registered, fire_at, due_at, outcome, missed, reason, delay = map(list, zip(*ticks, strict=True))
+    jobs, tasks = map(list, zip(*both, strict=True))
     rows = await tx.fetch(
-        FIRE,
-        [row["id"] for row, _ in ticks],
-        [naive(tick.fire_at) for _, tick in ticks],
-        [_due_at(row, tick) for row, tick in ticks],
-        [job_id for job_id, _ in both],
-        [task_id for _, task_id in both],
-        [tick.outcome for _, tick in ticks],
-        [tick.missed for _, tick in ticks],
-        [tick.reason for _, tick in ticks],
-        [random.uniform(0, row["jitter_seconds"]) for row, _ in ticks],
-        run_type,
-        seconds,
+        FIRE, registered, fire_at, due_at, jobs, tasks, outcome, missed, reason, delay, run_type, seconds
     )
     fired: int = rows[0]["fired"]
     return fired
 
 
-def _due(row: Any) -> Due:
+def tick_row(row: Any, tick: Tick) -> TickRow:
+    """A tick of a registered job's row as it is written."""
+    delay = random.uniform(0, row["jitter_seconds"])
+    fire_at = naive(tick.fire_at)
+    return row["id"], fire_at, _due_at(row, tick), tick.outcome, tick.missed, tick.reason, delay
+
+
+def due_of(row: Any, *, now: datetime | None = None) -> Due:
+    """What is to be decided of a row that was read; `now`: as if it were that moment."""
     fire_at = None if row["next_run_at"] is None else aware(row["fire_at"])
+    now = now or row["now"]
     return Due(
         schedule=None if fire_at is None else schedule_of(row),
         fire_at=fire_at,
-        now=row["now"] if fire_at is None else fire_at + (row["now"] - row["next_run_at"]),
+        now=now if fire_at is None else fire_at + (now - row["next_run_at"]),
         misfire=row["misfire"],
         misfire_limit=row["misfire_limit"],
         overlap=row["overlap"],
@@ -196,3 +220,12 @@ def _due_at(row: Any, tick: Tick) -> datetime | None:
         return None
     due_at: datetime = row["next_run_at"] + (tick.fire_at - aware(row["fire_at"]))
     return due_at
+
+
+def _count(one: Written) -> None:
+    for _, _, _, outcome, missed, _, _ in one.ticks:
+        METERS.ticked(one.name, outcome.lower())
+        if missed:
+            METERS.ticked(one.name, "missed", missed)
+        if outcome == "FIRED":
+            METERS.job_created(one.name)

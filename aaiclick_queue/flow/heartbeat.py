@@ -10,21 +10,26 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ..meters import METERS
 from ..schema import Transaction
 
 REGISTER_WORKER = """
-INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues, fleet)
-VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7, $8)
+INSERT INTO aaiclick_queue.workers (id, lease_expires_at, pid, slots, hostname, version, status, queues, fleet,
+                                    entrypoints, secrets)
+VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE', $7, $8, $9, $10)
+RETURNING extract(epoch FROM clock_timestamp())::float8 AS now
 """
 # A worker that was marked LOST stays it: the row is not found, and the worker comes back as a new incarnation.
 BEAT = """
 WITH beat AS (
     UPDATE aaiclick_queue.workers
     SET last_heartbeat = now(), lease_expires_at = now() + make_interval(secs => $2::float8), running = $6,
-        tasks_completed = tasks_completed + $7, tasks_failed = tasks_failed + $8, tasks_lost = tasks_lost + $9
+        tasks_completed = tasks_completed + $7, tasks_failed = tasks_failed + $8, tasks_lost = tasks_lost + $9,
+        rss_bytes = coalesce($10, rss_bytes), lag_seconds = coalesce($11, lag_seconds),
+        skew_seconds = coalesce($12, skew_seconds)
     WHERE id = $1 AND status IN ('ACTIVE', 'STOPPING') RETURNING status, asked
 )
-SELECT (SELECT status FROM beat) AS status, (SELECT asked FROM beat) AS asked,
+SELECT extract(epoch FROM now())::float8 AS now, (SELECT status FROM beat) AS status, (SELECT asked FROM beat) AS asked,
        ARRAY(SELECT run.n FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS run(task_id, run_epoch, n)
              WHERE NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = run.task_id
                                AND l.run_epoch = run.run_epoch AND l.worker_id + 0 = $1)) AS gone,
@@ -49,6 +54,14 @@ class Counters(msgspec.Struct, frozen=True):
     lost: int = 0
 
 
+class Signs(msgspec.Struct, frozen=True):
+    """How a worker's process is; None: not known."""
+
+    rss_bytes: int | None = None
+    lag_seconds: float | None = None
+    skew_seconds: float | None = None
+
+
 class Beat(msgspec.Struct, frozen=True):
     """The answer to a heartbeat; status None: this worker was given up as LOST."""
 
@@ -57,6 +70,7 @@ class Beat(msgspec.Struct, frozen=True):
     gone: tuple[tuple[int, int], ...]  # task id, run_epoch
     strangers: tuple[tuple[int, int], ...]
     asked: str | None = None  # what somebody wants to know of this worker
+    now: float = 0.0  # the database's clock, seconds since 1970
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -69,11 +83,13 @@ class Identity(msgspec.Struct, frozen=True):
     version: str
     queues: tuple[str, ...]
     fleet: str | None = None
+    entrypoints: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()  # arguments that are, as `shop.mail.send code`
 
 
-async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -> None:
-    """Write the row of a new incarnation."""
-    await tx.fetch(
+async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -> float:
+    """Write the row of a new incarnation; returns the database's clock."""
+    [row] = await tx.fetch(
         REGISTER_WORKER,
         worker.id,
         lease_seconds,
@@ -83,7 +99,11 @@ async def register(tx: Transaction, worker: Identity, *, lease_seconds: float) -
         worker.version,
         list(worker.queues),
         worker.fleet,
+        list(worker.entrypoints),
+        list(worker.secrets),
     )
+    now: float = row["now"]
+    return now
 
 
 async def beat(  # noqa: PLR0913 - one value a fact
@@ -94,22 +114,26 @@ async def beat(  # noqa: PLR0913 - one value a fact
     lease_seconds: float,
     look_for_strangers: bool,
     counters: Counters,
+    signs: Signs | None = None,
 ) -> Beat:
     """Renew the worker's lease and compare the runs it holds with the leases it has."""
-    [row] = await tx.fetch(
-        BEAT,
-        worker_id,
-        lease_seconds,
-        [task_id for task_id, _ in runs],
-        [run_epoch for _, run_epoch in runs],
-        look_for_strangers,
-        len(runs),
-        counters.completed,
-        counters.failed,
-        counters.lost,
-    )
+    with METERS.renewing():
+        [row] = await tx.fetch(
+            BEAT,
+            worker_id,
+            lease_seconds,
+            [task_id for task_id, _ in runs],
+            [run_epoch for _, run_epoch in runs],
+            look_for_strangers,
+            len(runs),
+            counters.completed,
+            counters.failed,
+            counters.lost,
+            *msgspec.structs.astuple(signs or Signs()),
+        )
+    METERS.add("lease_renewals_total", ("lost" if row["status"] is None else "ok",))
     strangers = tuple(zip(row["strangers"] or (), row["epochs"] or (), strict=True))
-    return Beat(worker_id, row["status"], tuple(runs[n - 1] for n in row["gone"]), strangers, row["asked"])
+    return Beat(worker_id, row["status"], tuple(runs[n - 1] for n in row["gone"]), strangers, row["asked"], row["now"])
 
 
 async def set_status(tx: Transaction, worker_id: int, status: str, counters: Counters) -> None:

@@ -19,7 +19,7 @@ from .claim import Claimed
 MEMBERS_OF_GROUPS = """
 WITH RECURSIVE under AS (
     SELECT g.id AS root, g.id, g.mapped FROM aaiclick_queue.groups g WHERE g.id = ANY($1::bigint[])
-    UNION ALL
+    UNION  -- not ALL: groups that lie in each other, as only a client of another kind writes them, end as well
     SELECT under.root, g.id, g.mapped FROM under CROSS JOIN LATERAL (
         SELECT g.id, g.mapped FROM aaiclick_queue.groups g WHERE g.parent_group_id = under.id OFFSET 0) AS g
     WHERE NOT under.mapped

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from ..errors import PostgresUnavailable, StreamsDown
+from ..meters import METERS
 from ..schema import Transaction
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ RETURNING holder
 LET_LOOPS_GO = "DELETE FROM aaiclick_queue.loops WHERE holder = $1"
 OTHERS_SECONDS = 1.0
 LONGEST_PAUSE = 5.0
+ERROR_LIMIT = 500
 
 
 class Holder:
@@ -36,10 +38,12 @@ class Holder:
     def __init__(self, holder: int) -> None:
         self.id = holder
         self.holds = False
+        self.seen = 0.0  # monotonic, of the last answer
 
     async def hold_once(self, tx: Transaction) -> float:
         """Take or keep the role; returns the seconds until the next look."""
         self.holds = bool(await tx.fetch(HOLD_LOOPS, self.id))
+        self.seen = time.monotonic()
         return 2.0
 
     async def let_go(self, tx: Transaction) -> None:
@@ -47,6 +51,54 @@ class Holder:
         if self.holds:
             self.holds = False
             await tx.fetch(LET_LOOPS_GO, self.id)
+
+
+class Counts:
+    """What a loop has done in this process."""
+
+    def __init__(self) -> None:
+        self.cycles = self.worked = self.folded = self.errors = 0
+        self.seconds = 0.0  # that the last cycle took
+        self.last_error: str | None = None
+        self.untold: str | None = None  # the last error that no event tells of yet
+        self._cycle_at = self._error_at = self._did_at = 0.0
+        self._did: tuple[str, int] | None = None
+
+    def did(self, words: str, n: int, *, folded: int = 0) -> None:
+        """So much was done, in words with a `{}` for the number."""
+        self.folded += folded
+        if n:
+            self.worked += n
+            self._did, self._did_at = (words, n), time.monotonic()
+
+    def cycled(self, began: float) -> None:
+        """One cycle is over, that began then."""
+        self._cycle_at = time.monotonic()
+        self.cycles += 1
+        self.seconds = self._cycle_at - began
+
+    def failed(self, error: Exception) -> None:
+        """One cycle raised."""
+        self.errors += 1
+        self._error_at = time.monotonic()
+        self.last_error = self.untold = f"{type(error).__name__}: {error}"[:ERROR_LIMIT]
+
+    def shown(self, now: float) -> dict[str, object]:
+        """As it is written for others, with ages instead of times."""
+        shown: dict[str, object] = {
+            "cycles": self.cycles,
+            "cycle_ago": now - self._cycle_at if self.cycles else None,
+            "seconds": self.seconds,
+            "worked": self.worked,
+            "folded": self.folded,
+            "errors": self.errors,
+            "last_error": self.last_error,
+            "error_ago": now - self._error_at if self.errors else None,
+        }
+        if self._did is not None:
+            words, n = self._did
+            shown |= {"did": words.format(f"{n:,}"), "did_ago": now - self._did_at}
+        return shown
 
 
 class Loop:
@@ -68,6 +120,7 @@ class Loop:
         self._kick = asyncio.Event()
         self._failures = 0
         self._told: type[BaseException] | None = None
+        self.counts = Counts()
 
     def kick(self) -> None:
         """Run now instead of at the next poll."""
@@ -80,12 +133,15 @@ class Loop:
             began = time.monotonic()
             try:
                 pause = await self._once()
+                if METERS.on:
+                    METERS.statement(self.name, time.monotonic() - began)
             except Exception as error:
                 pause = self._failed(error)
             else:
                 if self._told:
                     log.log(_level(self._told, logging.INFO), "%s works again", self.name)
                 self._failures, self._told = 0, None
+                self.counts.cycled(began)
                 pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
             if not self._exact or self._failures:
                 pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
@@ -95,6 +151,7 @@ class Loop:
 
     def _failed(self, error: Exception) -> float:
         self._failures += 1
+        self.counts.failed(error)
         if self._told is not type(error):
             self._told = type(error)
             expected = isinstance(error, PostgresUnavailable | StreamsDown)

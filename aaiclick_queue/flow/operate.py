@@ -7,20 +7,24 @@ applies to the tasks that were there when it was made. A page shares its rows wi
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from ..errors import BadSchedule
 from ..outcome import Error
-from ..postgres import Database
+from ..postgres import DATA_ERRORS, Database
 from ..schema import Transaction
 from .backfill import backfill_page
-from .filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRIED_OF_JOB, RETRY_PAGE
+from .filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRIED_OF_JOB, RETRY_ALIKE_PAGE, RETRY_PAGE
 from .job_pages import CANCEL_JOB_PAGE, LIMIT_JOB_PAGE
 from .job_retry import retry_in_job_if_free
 from .kick import tell_ended
 from .wanted import places_of
+
+log = logging.getLogger(__name__)
 
 # Ids are made by clients, a little ahead of this clock where many are made at once: what is there belongs to it. A
 # limit applies to whatever got in line without it, by a transaction that could not see it.
@@ -85,8 +89,14 @@ WITH failing AS (
 SELECT EXISTS (SELECT FROM failing) OR failing_at IS NOT NULL OR status NOT IN ('PENDING', 'RUNNING') AS is_stopped
 FROM aaiclick_queue.jobs WHERE id = $1::bigint
 """
+# The queue that it had closed is opened, as at its end.
 FAIL_OPERATION = """
-UPDATE aaiclick_queue.operations SET status = 'FAILED', error = $2::text, finished_at = now() WHERE id = $1
+WITH failed AS (
+    UPDATE aaiclick_queue.operations SET status = 'FAILED', error = $2::text, finished_at = now() WHERE id = $1
+    RETURNING id
+)
+UPDATE aaiclick_queue.queues q SET paused_at = NULL, paused_by = NULL, reason = NULL FROM failed
+WHERE q.paused_by = format('operation %s', failed.id)
 """
 # What runs already when a limit is made counts against it.
 ADOPT_RUNS = """
@@ -103,6 +113,8 @@ ON CONFLICT DO NOTHING
 PURGED = Error("Purged", "purged from its queue by hand")
 JOB_CANCELLED = {"type": "Cancelled", "message": "its job was cancelled"}
 AT_A_TIME = 1000
+# What the words of an operation come to where a hostile or a newer client wrote them.
+UNREADABLE = (*DATA_ERRORS, LookupError, TypeError, ValueError, AttributeError, BadSchedule)
 JOBS_A_PAGE = 20
 LOOKED_AT = {"retry": 5}  # few of the tasks that are kept have failed
 AGAIN_SECONDS = 0.5
@@ -130,15 +142,29 @@ async def make_operation(  # noqa: PLR0913 - a row
 
 async def work_once(db: Database, operation_id: int | None = None, *, limit: int = AT_A_TIME) -> Worked | None:
     """Work a page of the open operation that waits longest, or of the one given; None when there is none to be had."""
-    async with db.transaction() as tx:
-        rows = await tx.fetch(NEXT_OPERATION, operation_id)
+    rows: Sequence[Any] = ()
+    try:
+        async with db.transaction() as tx:
+            rows = await tx.fetch(NEXT_OPERATION, operation_id)
+            if not rows:
+                return None
+            if rows[0]["kind"] == "backfill":
+                return await _backfill(tx, rows[0], seconds=db.settings.job_timeout_seconds)
+            worked, ended = await _work(tx, rows[0], limit)
+    except UNREADABLE as error:
         if not rows:
-            return None
-        if rows[0]["kind"] == "backfill":
-            return await _backfill(tx, rows[0], seconds=db.settings.job_timeout_seconds)
-        worked, ended = await _work(tx, rows[0], limit)
+            raise
+        return await _give_up(db, rows[0]["id"], error)
     tell_ended(ended)
     return worked
+
+
+async def _give_up(db: Database, operation_id: int, error: Exception) -> Worked:
+    """One that says what nobody can do must not keep the others waiting."""
+    cause = f"{type(error).__name__}: {error}"[:500]
+    log.error("operation %d cannot be done: %s", operation_id, cause)
+    await db.fetch(FAIL_OPERATION, operation_id, f"it cannot be done as it was written ({cause}): make it anew")
+    return Worked(operation_id, "FAILED")
 
 
 async def _work(tx: Transaction, operation: Any, limit: int) -> tuple[Worked, Sequence[int]]:
@@ -222,7 +248,7 @@ def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[
         case "cancel_job":
             return CANCEL_JOB_PAGE
         case "retry":
-            return {"tasks": RETRY_PAGE}
+            return {"failures": RETRY_ALIKE_PAGE} if "fingerprint" in where else {"tasks": RETRY_PAGE}
         case _:
             return None
 

@@ -83,7 +83,7 @@ def enter_line(source: str) -> str:
 
 def in_line(place: str, task: str) -> str:
     """The key of a task's row in `ready`: under fair turns its place in line is on its slot."""
-    return f"""{place}.queue = {task}.queue AND {place}.rank = -{task}.priority AND {place}.order_key = coalesce(
+    return f"""{place}.queue = {task}.queue AND {place}.rank = -{task}.priority::int AND {place}.order_key = coalesce(
             (SELECT s.order_key FROM aaiclick_queue.slots s WHERE s.task_id = {task}.id AND s.order_key IS NOT NULL
              LIMIT 1), {task}.job_id, {task}.id) AND {place}.task_id = {task}.id"""
 
@@ -101,3 +101,10 @@ def lacks_slot(task: str) -> str:
             SELECT FROM aaiclick_queue.slots s
             WHERE s.task_id = {task}.id AND s.limit_id = m.id AND s.stopping = 0 AND NOT s.adopted
               AND (s.ends_at IS NULL OR s.ends_at > now())))"""
+
+
+# Looked up by key for a task `t` that is open: it runs, or stands in one of the places from which it will.
+IS_ON_ITS_WAY = f"""(EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.delayed d WHERE d.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.held h WHERE h.task_id = t.id)
+                 OR EXISTS (SELECT FROM aaiclick_queue.ready r WHERE {in_line("r", "t")}))"""

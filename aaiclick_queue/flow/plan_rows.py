@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ..flags import FORGET, IN_JOB, INPUTS, ORDERED
+from ..meters import METERS
 from ..references import references, renumbered
 from ..schema import Transaction
 from .enqueue import Told
@@ -68,7 +69,7 @@ WITH new AS (
               wait_gate
 ), placed AS MATERIALIZED (
     SELECT new.id AS task_id, coalesce(new.job_id, new.id) AS order_key, 0 AS run_epoch, 0 AS attempt, 0 AS lost_count,
-           0 AS snoozes, given.flags, new.queue, -new.priority AS rank, new.entrypoint, new.concurrency_key,
+           0 AS snoozes, given.flags, new.queue, -new.priority::int AS rank, new.entrypoint, new.concurrency_key,
            new.order_by, new.job_id, new.crowd, new.wait_gate, new.expires_at,
            new.wait_gate IS NOT NULL AND NOT coalesce(new.wait_gate = ANY($30::bigint[]), false) AS waits,
            coalesce(now() + make_interval(secs => new.countdown), new.eta) AS due
@@ -146,6 +147,9 @@ class PlanWriter:
                 [joined(edge.choices) for edge in some_edges],
                 [joined(edge.known) for edge in some_edges],
             )
+        if METERS.on:
+            for one in self._plan.tasks:
+                METERS.created(one.spec.queue, one.spec.entrypoint, 1)
         for some_tasks in _pages(self._plan.tasks):
             await self._tasks(some_tasks, spawned_by)
         await self._dependencies()

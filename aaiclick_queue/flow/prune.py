@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ import msgspec
 from ..postgres import Database
 from ..schema import Transaction
 from ..settings import FOREVER, Settings
+from .archive import Archive, Keeper
 from .days import drop_old_days
 from .prune_jobs import COUNT_JOBS, MARK_JOBS, Remover
+from .prune_operate import prune_operate
 from .prune_schedules import mark_overdue, prune_ticks
 
 # Tasks of jobs go with their jobs.
@@ -34,7 +37,7 @@ WITH page AS MATERIALIZED (
            count(*) >= $3 AND max(id) = max(id) FILTER (WHERE of_age) AS is_more FROM page
 ), overdue AS MATERIALIZED (
     SELECT t.ctid, t.id, t.status FROM aaiclick_queue.tasks t
-    WHERE t.id > $1 AND t.id <= (SELECT last FROM edge) AND t.status IS NOT NULL AND t.job_id IS NULL AND (
+    WHERE t.id > $1 AND t.id <= (SELECT last FROM edge) AND t.status IS NOT NULL AND t.job_id IS NULL {only}AND (
               t.status <> 'FAILED' AND t.finished_at < now() - make_interval(secs => $5::float8)
               OR t.status = 'FAILED' AND t.finished_at < now() - make_interval(secs => $6::float8)
               OR t.id <= $7::bigint)
@@ -54,7 +57,7 @@ SELECT edge.last, coalesce(edge.is_more, false) AS is_more,
 FROM edge
 """
 # SKIP LOCKED, and what is locked is looked at again: a task that somebody retries at this moment stays.
-PRUNE_PAGE = f"""{_PAGE.format(lock="FOR UPDATE OF t SKIP LOCKED")}, pruned AS (
+_PRUNE_PAGE = f"""{_PAGE.replace("{lock}", "FOR UPDATE OF t SKIP LOCKED")}, pruned AS (
     DELETE FROM aaiclick_queue.tasks WHERE ctid = ANY(ARRAY(SELECT ctid FROM overdue)) RETURNING id
 ), progress AS (
     DELETE FROM aaiclick_queue.progress WHERE task_id = ANY(ARRAY(SELECT id FROM pruned))
@@ -69,7 +72,12 @@ PRUNE_PAGE = f"""{_PAGE.format(lock="FOR UPDATE OF t SKIP LOCKED")}, pruned AS (
         FOR UPDATE SKIP LOCKED))
 )
 {_COUNTS}"""
-COUNT_PAGE = _PAGE.format(lock="") + _COUNTS
+PRUNE_PAGE = _PRUNE_PAGE.replace("{only}", "")
+COUNT_PAGE = _PAGE.format(lock="", only="") + _COUNTS
+# Where there is a history: what would go, and then of it what the history has taken, $8.
+OVERDUE_PAGE = f"""{_PAGE.format(lock="", only="")}
+SELECT edge.last, ARRAY(SELECT id FROM overdue) AS ids FROM edge"""
+PRUNE_KEPT_PAGE = _PRUNE_PAGE.replace("{only}", "AND t.id = ANY($8::bigint[]) ")
 # From the newest down: how many of a page have ended, and the first one beyond the $2 that may be kept.
 KEPT_PAGE = """
 WITH page AS MATERIALIZED (
@@ -106,6 +114,13 @@ class Policy(msgspec.Struct, frozen=True):
     def ages(self) -> list[float]:
         """Every age at which something is pruned, the shortest first."""
         return sorted({age for age in (self.completed_seconds, self.failed_seconds) if age is not None})
+
+    def later(self, seconds: float) -> Policy:
+        """The same with everything kept so much longer, however much there is."""
+        completed, failed = (
+            None if age is None else age + seconds for age in (self.completed_seconds, self.failed_seconds)
+        )
+        return Policy(completed, failed)
 
     @property
     def history_seconds(self) -> float | None:
@@ -146,20 +161,46 @@ class Walk:
     def __init__(self, age: float, *, of_jobs: bool = False) -> None:
         self.age = age
         self._prune, self._count = (MARK_JOBS, COUNT_JOBS) if of_jobs else (PRUNE_PAGE, COUNT_PAGE)
+        self._of_jobs = of_jobs  # which are kept when their rows go
         self.after = 0
         self.over_at: float | None = None
 
-    async def step(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
-        """Prune one page."""
-        return await self._step(tx, self._prune, policy, beyond=beyond, upto=upto)
+    async def step(
+        self,
+        tx: Transaction,
+        policy: Policy,
+        *,
+        beyond: int | None = None,
+        upto: int = LAST_ID,
+        keeper: Keeper | None = None,
+    ) -> Any:
+        """Prune one page, of which `keeper` has taken all."""
+        if keeper is None or self._of_jobs:
+            return await self._step(tx, self._prune, policy, beyond=beyond, upto=upto)
+        [page] = await tx.fetch(OVERDUE_PAGE, *self._given(policy, beyond, upto))
+        if await keeper.keep_tasks(tx, page["ids"]):
+            upto = upto if page["last"] is None else page["last"]
+            return await self._step(tx, PRUNE_KEPT_PAGE, policy, beyond=beyond, upto=upto, more=(page["ids"],))
+        return await self._step(tx, self._prune, policy.later(keeper.patience_seconds), beyond=None, upto=upto)
 
     async def count(self, tx: Transaction, policy: Policy, *, beyond: int | None = None, upto: int = LAST_ID) -> Any:
         """Only count what a step would prune."""
         return await self._step(tx, self._count, policy, beyond=beyond, upto=upto)
 
-    async def _step(self, tx: Transaction, sql: str, policy: Policy, *, beyond: int | None, upto: int) -> Any:
-        ages = (policy.completed_seconds, policy.failed_seconds)
-        [row] = await tx.fetch(sql, self.after, upto, ROWS, self.age, *ages, beyond)
+    def _given(self, policy: Policy, beyond: int | None, upto: int) -> tuple[Any, ...]:
+        return self.after, upto, ROWS, self.age, policy.completed_seconds, policy.failed_seconds, beyond
+
+    async def _step(  # noqa: PLR0913 - one parameter a fact
+        self,
+        tx: Transaction,
+        sql: str,
+        policy: Policy,
+        *,
+        beyond: int | None,
+        upto: int,
+        more: tuple[Any, ...] = (),
+    ) -> Any:
+        [row] = await tx.fetch(sql, *self._given(policy, beyond, upto), *more)
         if row["last"] is not None:
             self.after = row["last"]
         self.over_at = None if row["is_more"] else time.monotonic()
@@ -169,15 +210,17 @@ class Walk:
 class Pruner:
     """The pruning of one process, in small steps."""
 
-    def __init__(self, db: Database, policy: Policy | None = None) -> None:
+    def __init__(self, db: Database, policy: Policy | None = None, *, archive: Archive | None = None) -> None:
+        """What is pruned goes into the archive first."""
         self._db = db
+        self._keeper = None if archive is None else Keeper(archive)
         self._policy = policy or Policy.of(db.settings)
         youngest = min(self._policy.ages, default=0.0)
         kinds = (False, True)
         self._fronts = [Walk(age + LAG_SECONDS, of_jobs=kind) for age in self._policy.ages for kind in kinds]
         self._sweeps = [Walk(youngest, of_jobs=kind) for kind in kinds]
         self._surplus = [Walk(0.0, of_jobs=kind) for kind in kinds]
-        self._remover = Remover()
+        self._remover = Remover(self._keeper)
         self._beyond: int | None = None
         self._counted_at: float | None = None
         self._days_at: float | None = None
@@ -196,14 +239,19 @@ class Pruner:
         self.pruned.jobs += await mark_overdue(self._db)
         is_more |= await self._remover.step(self._db)
         is_more |= await prune_ticks(self._db, self._policy.history_seconds)
+        is_more |= await prune_operate(self._db)
         if self._days_at is None or time.monotonic() - self._days_at > DAYS_SECONDS:
             self._days_at = time.monotonic()
-            await drop_old_days(self._db, self._policy.history_seconds)
+            keeper, policy = self._keeper, self._policy
+            if keeper is not None and keeper.is_away:
+                policy = policy.later(keeper.patience_seconds)  # attempts go into the history with their tasks
+            await drop_old_days(self._db, policy.history_seconds)
         # Half of the time at most: a backlog of millions must not be what the database does.
         return 2 * (time.monotonic() - begun) if is_more else IDLE_SECONDS
 
     async def _step(self, walk: Walk, upto: int = LAST_ID) -> bool:
-        self.pruned.add(await walk.step(self._db, self._policy, beyond=self._beyond, upto=upto))
+        page = await walk.step(self._db, self._policy, beyond=self._beyond, upto=upto, keeper=self._keeper)
+        self.pruned.add(page)
         return walk.over_at is None
 
     async def _prune_surplus(self, most: int) -> bool:
@@ -226,7 +274,12 @@ class Pruner:
 
 
 async def prune_all(
-    db: Database, policy: Policy, *, dry_run: bool = False, tell: Callable[[Pruned, int], None] = lambda *_: None
+    db: Database,
+    policy: Policy,
+    *,
+    dry_run: bool = False,
+    tell: Callable[[Pruned, int], None] = lambda *_: None,
+    archive: Archive | None = None,
 ) -> Pruned:
     """Prune all that is overdue now, page by page; `tell` hears after each page what was pruned and the last id."""
     beyond = None if policy.max_tasks is None else await first_beyond(db, policy.max_tasks)
@@ -234,12 +287,13 @@ async def prune_all(
     if not policy.ages and beyond is None:
         return pruned
     upto = LAST_ID if policy.ages else beyond or 0
+    keeper = None if archive is None else Keeper(archive)
     for walk in (Walk(youngest), Walk(youngest, of_jobs=True)):
-        step = walk.count if dry_run else walk.step
+        step = walk.count if dry_run else partial(walk.step, keeper=keeper)
         while walk.over_at is None:
             pruned.add(await step(db, policy, beyond=beyond, upto=upto))
             tell(pruned, walk.after)
-    remover = Remover()
+    remover = Remover(keeper)
     while not dry_run and await remover.step(db):
         tell(pruned, walk.after)
     return pruned

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..schema import Transaction
+from .archive import Keeper
 
 # Jobs by id, which grows with the time of creation, as prune walks tasks: the same parameters, the same answer.
 # A job of which something is open stays: one that was cancelled ends its tasks in pages. So does one whose failed task
@@ -143,7 +144,9 @@ ROWS = 1000
 class Remover:
     """Takes the rows of marked jobs away, a page a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeper: Keeper | None = None) -> None:
+        """`keeper` takes its tasks and its row before they go."""
+        self._keeper = keeper
         self._job: int | None = None
         self._part = 0
         self._after: str | None = None
@@ -155,11 +158,22 @@ class Remover:
             if not found:
                 return False
             self._begin(found[0]["id"])
+        assert self._job is not None
+        if not await self._is_kept(tx, self._job, rows):
+            self._job = None
+            return False
         if self._part == len(PARTS):
             job, self._job = self._job, None
             return bool(await tx.fetch(PRUNE_JOB, job))
         [page] = await tx.fetch(PARTS[self._part], self._job, rows, self._after)
         return self._go_on(page, rows)
+
+    async def _is_kept(self, tx: Transaction, job: int, rows: int) -> bool:
+        if self._keeper is None or 0 < self._part < len(PARTS):
+            return True
+        if self._part == 0:
+            return await self._keeper.keep_tasks_of_job(tx, job, rows, self._after)
+        return await self._keeper.keep_job(tx, job)
 
     def _begin(self, job: Any) -> None:
         self._job, self._part, self._after = job, 0, None

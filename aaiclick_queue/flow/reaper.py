@@ -14,17 +14,21 @@ from typing import Any
 
 import msgspec
 
+from ..meters import METERS
 from ..outcome import Error
-from ..postgres import Database
+from ..postgres import DATA_ERRORS, Database
 from ..schema import Transaction
 from .cancel import take_waiting
 from .ending import has_ended
 from .kick import tell_ended
 from .mark import Mark
+from .noting import note
 from .outbox import append_from
 from .place import enter_line, in_line
+from .quarantine import SET_ASIDE_DELAYED, SET_ASIDE_LEASED, singly
 from .settle import SETTLE
 from .sweep_gates import GateSweep
+from .tally import FAILED, LOST, RETRIED, Tallied, Tally
 
 log = logging.getLogger(__name__)
 
@@ -54,45 +58,57 @@ WITH candidates AS MATERIALIZED (
               l.order_key, l.ready_at, l.claimed_at AS started_at, {{kind}} AS kind, {{error}} AS error,
               NULL::float8 AS seconds, NULL::text AS retry, {{stops}} AS stops
 ), {SETTLE}
-SELECT task_id, kind FROM taken
+SELECT task_id, worker_id, kind, queue, extract(epoch FROM started_at - ready_at)::float8 AS waited,
+       extract(epoch FROM now() - started_at)::float8 AS ran,
+       (SELECT t.entrypoint FROM aaiclick_queue.tasks t WHERE t.id = taken.task_id) AS entrypoint
+FROM taken
 """
 # A run alone in its process (from the second loss on) is convicted by its own death, which its worker reports. Lost
 # together with its worker it may be innocent, so it gets the budget twice; without end it must not go on either.
 _LOST_KIND = """CASE WHEN l.lost_count + 1 >= $2::int * CASE WHEN l.lost_count >= 2 THEN 2 ELSE 1 END
         THEN 'FAILED' ELSE 'LOST' END"""
-TAKE_LOST_RUNS = _TAKE_LEASES.format(
-    candidates="""SELECT l.ctid FROM aaiclick_queue.leases l WHERE l.worker_id = ANY(ARRAY(
-        SELECT id FROM aaiclick_queue.workers WHERE status IN ('LOST', 'STOPPED')))
-    LIMIT $1 FOR UPDATE SKIP LOCKED""",
-    kind=_LOST_KIND,
-    error="""jsonb_build_object('type', 'WorkerLost', 'message', format(
+_LOST = """l.worker_id = ANY(ARRAY(
+        SELECT id FROM aaiclick_queue.workers WHERE status IN ('LOST', 'STOPPED')))"""
+_ORPHANED = "NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.id = l.worker_id)"
+_OVERDUE = "l.deadline_at < now()"
+_MANY = """SELECT l.ctid FROM aaiclick_queue.leases l WHERE {which}
+    LIMIT $1 FOR UPDATE SKIP LOCKED"""
+_ONE = """SELECT l.ctid FROM aaiclick_queue.leases l WHERE l.task_id = $1::bigint AND {which}
+    FOR UPDATE SKIP LOCKED"""
+_IDS = "SELECT l.task_id FROM aaiclick_queue.leases l WHERE {which} LIMIT $1 FOR UPDATE SKIP LOCKED"
+_AS_LOST = {
+    "kind": _LOST_KIND,
+    "error": """jsonb_build_object('type', 'WorkerLost', 'message', format(
         'worker %s did not renew its lease; lost run %s', l.worker_id, l.lost_count + 1))::text""",
-    stops="false",
-)
-TAKE_ORPHANED_RUNS = _TAKE_LEASES.format(
-    candidates="""SELECT l.ctid FROM aaiclick_queue.leases l
-    WHERE NOT EXISTS (SELECT FROM aaiclick_queue.workers w WHERE w.id = l.worker_id)
-    LIMIT $1 FOR UPDATE SKIP LOCKED""",
-    kind=_LOST_KIND,
-    error="""jsonb_build_object('type', 'WorkerLost', 'message',
+    "stops": "false",
+}
+_AS_ORPHANED = _AS_LOST | {
+    "error": """jsonb_build_object('type', 'WorkerLost', 'message',
         format('worker %s is not registered', l.worker_id))::text""",
-    stops="false",
-)
-TAKE_OVERDUE_RUNS = _TAKE_LEASES.format(
-    candidates="""SELECT l.ctid FROM aaiclick_queue.leases l WHERE l.deadline_at < now()
-    LIMIT $1 FOR UPDATE SKIP LOCKED""",
-    kind="""CASE WHEN l.attempt < coalesce((SELECT t.max_attempts FROM aaiclick_queue.tasks t WHERE t.id = l.task_id),
-        $2::int) THEN 'RETRYING' ELSE 'FAILED' END""",
-    error="""jsonb_build_object('type', 'TimedOut', 'message', format(
+}
+_AS_OVERDUE = {
+    "kind": """CASE WHEN l.attempt < coalesce(
+        (SELECT t.max_attempts FROM aaiclick_queue.tasks t WHERE t.id = l.task_id), $2::int)
+        THEN 'RETRYING' ELSE 'FAILED' END""",
+    "error": """jsonb_build_object('type', 'TimedOut', 'message', format(
         'still running %s after its claim, past timeout and grace: its worker did not stop it',
         date_trunc('second', now() - l.claimed_at)))::text""",
-    stops="true",
-)
-MOVE_DUE = f"""
+    "stops": "true",
+}
+TAKE_LOST_RUNS = _TAKE_LEASES.format(candidates=_MANY.format(which=_LOST), **_AS_LOST)
+TAKE_ORPHANED_RUNS = _TAKE_LEASES.format(candidates=_MANY.format(which=_ORPHANED), **_AS_ORPHANED)
+TAKE_OVERDUE_RUNS = _TAKE_LEASES.format(candidates=_MANY.format(which=_OVERDUE), **_AS_OVERDUE)
+# The same for one of them, after a row that Postgres cannot work on has stopped all.
+TAKE_LOST_RUN = _TAKE_LEASES.format(candidates=_ONE.format(which=_LOST), **_AS_LOST)
+TAKE_ORPHANED_RUN = _TAKE_LEASES.format(candidates=_ONE.format(which=_ORPHANED), **_AS_ORPHANED)
+TAKE_OVERDUE_RUN = _TAKE_LEASES.format(candidates=_ONE.format(which=_OVERDUE), **_AS_OVERDUE)
+LOST_IDS = _IDS.format(which=_LOST)
+ORPHANED_IDS = _IDS.format(which=_ORPHANED)
+OVERDUE_IDS = _IDS.format(which=_OVERDUE)
+_MOVE_DUE = f"""
 WITH taken AS (
     DELETE FROM aaiclick_queue.delayed WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM aaiclick_queue.delayed WHERE not_before >= $2 AND not_before <= now()
-        ORDER BY not_before, task_id LIMIT $1 FOR UPDATE SKIP LOCKED))
+        {{which}} FOR UPDATE SKIP LOCKED))
     RETURNING task_id, not_before, order_key, rank, run_epoch, attempt, lost_count, snoozes, flags, queue
 ), due AS (
     SELECT d.task_id, d.order_key, d.rank, d.run_epoch, d.attempt, d.lost_count, d.snoozes, d.flags, d.queue,
@@ -101,9 +117,19 @@ WITH taken AS (
 ), {enter_line("due")}, told AS (
     {append_from("entered")}
 )
-SELECT coalesce((SELECT array_agg(not_before) FROM taken), '{{}}') AS moved,
-       extract(epoch FROM (SELECT not_before FROM aaiclick_queue.delayed WHERE not_before > now()
-                           ORDER BY not_before LIMIT 1) - now())::float8 AS next_due
+SELECT coalesce((SELECT array_agg(greatest(not_before, '1900-01-01')) FROM taken), '{{{{}}}}') AS moved,
+       extract(epoch FROM (SELECT least(not_before, now() + interval '1 day') FROM aaiclick_queue.delayed
+                           WHERE not_before > now() ORDER BY not_before LIMIT 1) - now())::float8 AS next_due
+"""
+MOVE_DUE = _MOVE_DUE.format(
+    which="""SELECT ctid FROM aaiclick_queue.delayed WHERE not_before >= $2 AND not_before <= now()
+        ORDER BY not_before, task_id LIMIT $1"""
+)
+MOVE_ONE_DUE = _MOVE_DUE.format(
+    which="SELECT ctid FROM aaiclick_queue.delayed WHERE task_id = $1::bigint AND not_before <= now()"
+)
+DUE_IDS = """
+SELECT task_id FROM aaiclick_queue.delayed WHERE not_before <= now() ORDER BY not_before, task_id LIMIT $1
 """
 # One look instead of three empty-handed statements: a fleet is idle most of its life.
 LOOK_AROUND = """
@@ -120,12 +146,13 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
        EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING'))
            OR EXISTS (SELECT FROM aaiclick_queue.arrivals) AS jobs,
        EXISTS (SELECT FROM aaiclick_queue.registered_jobs WHERE next_run_at IS NOT NULL) AS schedules,
-       extract(epoch FROM least(
+       extract(epoch FROM (SELECT greatest(now() - interval '1 day', least(now() + interval '1 day', first.at))
+                           FROM (SELECT least(
            (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
            (SELECT due_at FROM aaiclick_queue.timers WHERE due_at > now() ORDER BY due_at LIMIT 1),
            (SELECT deadline_at FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') AND deadline_at > now()
             ORDER BY deadline_at LIMIT 1)
-       ) - now())::float8 AS next_end
+       ) AS at) AS first WHERE first.at IS NOT NULL) - now())::float8 AS next_end
 """
 # The job ends FAILED by its gate, when all that was open is cancelled. One that somebody holds is met by the next look.
 FAIL_LATE_JOBS = """
@@ -169,7 +196,9 @@ DELETE FROM aaiclick_queue.slots WHERE ctid = ANY(ARRAY(
 # Pauses that are over, or of jobs that were pruned.
 FORGET_LAPSED = """
 DELETE FROM aaiclick_queue.limits m WHERE m.kind = 'pause' AND (m.until <= now() OR (m.scope = 'job' AND NOT EXISTS (
-    SELECT FROM aaiclick_queue.jobs j WHERE j.id = CASE WHEN m.scope = 'job' THEN m.name::bigint END)))
+    SELECT FROM aaiclick_queue.jobs j
+    WHERE j.id = CASE WHEN m.scope = 'job' AND m.name ~ '^[0-9]{1,19}$' THEN
+        CASE WHEN m.name::numeric < 9223372036854775808 THEN m.name::bigint END END)))
 """
 EXPIRED_TIMERS = """
 SELECT task_id FROM aaiclick_queue.timers WHERE due_at <= now() ORDER BY due_at, task_id LIMIT $1
@@ -204,6 +233,8 @@ DELETE FROM aaiclick_queue.workers w WHERE w.ctid = ANY(ARRAY(
 ENSURE_PARTITIONS = "SELECT aaiclick_queue.ensure_partitions(14)"
 EXPIRED = Error("Expired", "its expiry passed before it started")
 BATCH = 500
+SINGLY = 100  # a statement each
+ZOMBIES_TOLD = 20  # runs past their deadline that one pass tells of, one by one
 
 
 class Reaped(msgspec.Struct, frozen=True):
@@ -228,10 +259,12 @@ class Reaped(msgspec.Struct, frozen=True):
 class Reaper:
     """The reaper of one process."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, figures: Tally | None = None) -> None:
+        """`figures` count the runs that are taken."""
         self._db = db
+        self._figures = figures or Tally()
         self._settings = db.settings
-        self._due = Mark(datetime(2000, 1, 1, tzinfo=UTC))
+        self._due = Mark(datetime.min.replace(tzinfo=UTC))
         self._seen = time.monotonic()
         self._blind_until = 0.0
         self._overdue_at = 0.0
@@ -271,11 +304,25 @@ class Reaper:
             self._depths_at = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
 
     async def _take_lost(self, limit: int) -> int:
-        rows = await self._db.fetch(TAKE_LOST_RUNS, limit, self._settings.lost_limit)
+        rows = await self._take((TAKE_LOST_RUNS, TAKE_LOST_RUN, LOST_IDS), limit, self._settings.lost_limit)
         if rows:
             log.warning("took back %d runs of lost workers", len(rows))
-        _tell_failed(rows)
+        self._taken(rows, "worker_lost")
         return len(rows)
+
+    async def _take(self, statements: tuple[str, str, str], limit: int, budget: int) -> Sequence[Any]:
+        """By the first statement; where a row there stops it, one by one by the second those that the third names."""
+        many, one, ids = statements
+        try:
+            return await self._db.fetch(many, limit, budget)
+        except DATA_ERRORS:
+            named = [row["task_id"] for row in await self._db.fetch(ids, limit)]
+            return await singly(self._db, one, named, budget, aside=(SET_ASIDE_LEASED, None))
+
+    def _taken(self, rows: Sequence[Any], why: str) -> None:
+        METERS.lapsed((row["queue"] for row in rows), why)
+        tell_ended([row["task_id"] for row in rows if row["kind"] == "FAILED"])
+        self._figures.count([_tallied(row) for row in rows])
 
     async def _expire(self, limit: int) -> int:
         async with self._db.transaction() as tx:
@@ -289,14 +336,25 @@ class Reaper:
         # The one step that looks at every lease; the deadlines it guards have seconds of grace in them.
         if time.monotonic() < self._overdue_at or not self.looks_at_all():
             return 0
-        rows = await self._db.fetch(TAKE_OVERDUE_RUNS, limit, self._settings.max_attempts)
-        _tell_failed(rows)
+        statements = (TAKE_OVERDUE_RUNS, TAKE_OVERDUE_RUN, OVERDUE_IDS)
+        rows = await self._take(statements, limit, self._settings.max_attempts)
+        self._taken(rows, "overrun")
+        for row in rows[:ZOMBIES_TOLD]:
+            data = {"what": str(row["task_id"]), "kind": "zombie", "entrypoint": row["entrypoint"]}
+            data |= {"queue": row["queue"], "worker_id": str(row["worker_id"]), "seconds": round(row["ran"])}
+            await note(self._db, "ORCHESTRATOR_ZOMBIE", by="reaper", data=data)
         self._overdue_at = time.monotonic() + (0 if len(rows) >= limit else self._settings.lease_seconds / 6)
         return len(rows)
 
     async def due_once(self, limit: int = 1000) -> tuple[int, float | None]:
         """Move tasks whose time has come into the line; returns how many, and the seconds until the next is due."""
-        [row] = await self._db.fetch(MOVE_DUE, limit, self._due.begin())
+        try:
+            [row] = await self._db.fetch(MOVE_DUE, limit, self._due.begin())
+        except DATA_ERRORS:
+            self._due.want()
+            ids = [row["task_id"] for row in await self._db.fetch(DUE_IDS, min(limit, SINGLY))]
+            one_by_one = await singly(self._db, MOVE_ONE_DUE, ids, aside=(SET_ASIDE_DELAYED,))
+            return sum(len(row["moved"]) for row in one_by_one), 0.0
         moved = row["moved"]
         self._due.end(moved, full=len(moved) >= limit)
         return len(moved), 0.0 if len(moved) >= limit else row["next_due"]
@@ -324,7 +382,8 @@ class Reaper:
         await self._db.fetch(ENSURE_PARTITIONS)
 
     async def _take_orphans(self, limit: int) -> None:
-        await self._db.fetch(TAKE_ORPHANED_RUNS, limit, self._settings.lost_limit)
+        statements = (TAKE_ORPHANED_RUNS, TAKE_ORPHANED_RUN, ORPHANED_IDS)
+        self._taken(await self._take(statements, limit, self._settings.lost_limit), "worker_lost")
 
     async def _sweep_keys(self, limit: int) -> None:
         rows = await self._db.fetch(SWEEP_KEYS, limit, *self._swept)
@@ -352,8 +411,9 @@ class Reaper:
         return len(rows)
 
 
-def _tell_failed(rows: Sequence[Any]) -> None:
-    tell_ended([row["task_id"] for row in rows if row["kind"] == "FAILED"])
+def _tallied(row: Any) -> Tallied:
+    place = {"FAILED": FAILED, "RETRYING": RETRIED, "LOST": LOST}[row["kind"]]
+    return Tallied(row["queue"], row["entrypoint"] or "", max(0.0, row["waited"]), max(0.0, row["ran"]), place)
 
 
 async def ensure_partitions(tx: Transaction) -> None:

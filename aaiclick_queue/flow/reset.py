@@ -49,7 +49,7 @@ WITH ended AS MATERIALIZED (
         countdown = CASE WHEN ended.type <> 'TASK_RETRIED' THEN t.countdown END
     FROM ended WHERE t.id = ended.id
     RETURNING t.id AS task_id, t.job_id, t.wait_gate, t.job_id AS order_key, ended.run_epoch + 1 AS run_epoch,
-              0 AS attempt, 0 AS lost_count, 0 AS snoozes, t.queue, -t.priority AS rank, t.entrypoint,
+              0 AS attempt, 0 AS lost_count, 0 AS snoozes, t.queue, -t.priority::int AS rank, t.entrypoint,
               t.concurrency_key, t.order_by, t.crowd, ended.type,
               coalesce(now() + make_interval(secs => t.countdown), t.eta) AS due,
               128 | CASE WHEN t.order_by IS NULL THEN 0 ELSE 4 END | CASE WHEN t.order_stops THEN 8 ELSE 0 END

@@ -6,12 +6,15 @@ Resolvers share gates and not arrivals: gates first, by SKIP LOCKED in the order
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from ..postgres import Connection, Database
+from ..meters import METERS
+from ..postgres import DATA_ERRORS, Connection, Database
+from ..spans import TOLD
 from .attach import ADOPT_TASKS, LOOK_AT, results_of_continued
 from .ending import job_hooks
 from .kick import tell_ended
@@ -19,9 +22,11 @@ from .mark import Mark
 from .outbox import append_from
 from .place import enter_line
 
+log = logging.getLogger(__name__)
+
 # The state leaves WAITING once. A gate of a job or group counts the tasks of its subtree, so what arrives there goes on
 # to the gate above it; the other kinds have none above.
-FOLD_ARRIVALS = """
+_FOLD_ARRIVALS = """
 WITH head AS MATERIALIZED (
     SELECT id, gate_id FROM aaiclick_queue.arrivals WHERE id >= $2 ORDER BY id LIMIT $1
 ), mine AS MATERIALIZED (
@@ -32,8 +37,7 @@ WITH head AS MATERIALIZED (
         SELECT head.id FROM head JOIN mine ON mine.id = head.gate_id))
     RETURNING id, gate_id, n, failed, skipped, vetoed
 ), come AS (
-    SELECT gate_id, sum(n)::int AS n, sum(failed)::int AS failed, sum(skipped)::int AS skipped,
-           sum(vetoed)::int AS vetoed FROM taken GROUP BY gate_id
+    SELECT gate_id, {n} AS n, {failed} AS failed, {skipped} AS skipped, {vetoed} AS vetoed FROM taken GROUP BY gate_id
 ), folded AS (
     UPDATE aaiclick_queue.gates g
     SET remaining = g.remaining - come.n, failed = g.failed + come.failed, skipped = g.skipped + come.skipped,
@@ -54,7 +58,8 @@ WITH head AS MATERIALIZED (
     RETURNING g.id, g.kind, g.state, g.remaining, g.parent_id, come.n, come.failed, come.skipped
 ), passed_on AS (
     INSERT INTO aaiclick_queue.arrivals (gate_id, n, failed, skipped)
-    SELECT parent_id, sum(n), sum(failed), sum(skipped) FROM folded WHERE parent_id IS NOT NULL AND n > 0
+    SELECT parent_id, sum(n), sum(failed), sum(skipped) FROM folded
+    WHERE parent_id IS NOT NULL AND n > 0 AND remaining >= 0  -- below, it counts for itself: gates in a circle
     GROUP BY parent_id ORDER BY parent_id
     RETURNING gate_id
 )
@@ -65,6 +70,10 @@ SELECT (SELECT count(*) FROM head) AS seen, (SELECT max(id) FROM head) AS last,
            SELECT t.after_gate IS NOT NULL FROM aaiclick_queue.tasks t WHERE t.id = folded.id) END AS continued
 FROM (SELECT 1) AS one LEFT JOIN folded ON true
 """
+# No gate counts more than a billion, so that what a hostile client says cannot make a number that Postgres refuses.
+FOLD_ARRIVALS = _FOLD_ARRIVALS.format(
+    **{name: f"least(greatest(sum({name}), 0), 1000000000)::int" for name in ("n", "failed", "skipped", "vetoed")}
+)
 # An arrival was written with its gate or after it: this one's is gone.
 DROP_ORPHANS = """
 DELETE FROM aaiclick_queue.arrivals a WHERE a.id = ANY(ARRAY(
@@ -81,7 +90,7 @@ WITH taken AS (
         ORDER BY w.gate_id, w.task_id LIMIT $2 FOR UPDATE SKIP LOCKED))
     RETURNING gate_id, task_id, run_epoch, flags
 ), decided AS MATERIALIZED (
-    SELECT taken.task_id, taken.run_epoch, taken.flags, g.state, g.vetoed, t.job_id, t.queue, -t.priority AS rank,
+    SELECT taken.task_id, taken.run_epoch, taken.flags, g.state, g.vetoed, t.job_id, t.queue, -t.priority::int AS rank,
            t.entrypoint, t.concurrency_key, t.order_by, t.crowd,
            coalesce(now() + make_interval(secs => t.countdown), t.eta) AS due,
            g.state = 'OPEN' AND NOT (j.status = 'CANCELLED' OR j.failing_at IS NOT NULL) AS goes_on
@@ -172,7 +181,7 @@ WITH over AS MATERIALIZED (
                 format('%s of %s tasks did not complete', over.failed, over.total))) END
     FROM over WHERE j.id = over.id
     RETURNING j.id, j.name, j.status, j.error, j.kwargs, j.hooks, j.priority, j.correlation_id, j.created_at,
-              j.started_at, over.total, over.failed, over.skipped
+              j.started_at, j.metadata, over.total, over.failed, over.skipped
 ), freed AS (
     DELETE FROM aaiclick_queue.dedupe WHERE ctid = ANY(ARRAY(
         SELECT d.ctid FROM aaiclick_queue.dedupe d WHERE d.until IS NULL AND d.task_id = ANY(ARRAY(
@@ -189,7 +198,9 @@ WITH over AS MATERIALIZED (
                        ORDER BY t.id LIMIT 20) AS first) END))
     FROM closed
 )
-SELECT id, (SELECT count(*) FROM entered) AS entered FROM closed
+SELECT id, (SELECT count(*) FROM entered) AS entered, name, status, error->>'type' AS error_type, metadata,
+       extract(epoch FROM now() - started_at)::float8 AS seconds, extract(epoch FROM created_at)::float8 AS created
+FROM closed
 """
 # The job is not held here, for somebody who holds it may wait for these gates: whoever works the operation stops it.
 FAIL_FAST = """
@@ -215,6 +226,9 @@ SELECT g.id, 0 FROM aaiclick_queue.gates g WHERE g.id = ANY($1::bigint[]) AND g.
                                     AND j.status IN ('PENDING', 'RUNNING') OFFSET 0)))
 RETURNING gate_id
 """
+NEXT_ARRIVALS = "SELECT id, gate_id FROM aaiclick_queue.arrivals ORDER BY id LIMIT $1"
+DROP_ARRIVAL = "DELETE FROM aaiclick_queue.arrivals WHERE id = $1"
+SINGLY = 100  # a transaction each
 BATCH = 1000
 PAGE = 2000  # of those that wait at a gate: the arrivals of other jobs come in between
 
@@ -239,7 +253,34 @@ class Resolver:
         self._beyond = 0  # pages of arrivals at gates that somebody holds: those of other jobs come behind them
 
     async def resolve_once(self, *, limit: int = BATCH, page: int = PAGE) -> Resolved:
-        """One bounded pass, one transaction."""
+        """One bounded pass, one transaction; where something in it stops all, one by one."""
+        try:
+            return await self._resolve(limit, page)
+        except DATA_ERRORS:
+            self._beyond = 0
+            self._mark.want()
+        done = Resolved(more=True)
+        for row in await self._db.fetch(NEXT_ARRIVALS, SINGLY):
+            try:
+                one = await self._resolve_one(row["id"], page)
+            except DATA_ERRORS as error:
+                await self._db.fetch(DROP_ARRIVAL, row["id"])
+                log.error("what arrived at gate %d cannot be worked on and is dropped: %s", row["gate_id"], error)
+            else:
+                done.folded, done.entered = done.folded + one.folded, done.entered + one.entered
+                done.limited, done.operations = done.limited or one.limited, done.operations + one.operations
+        return done
+
+    async def _resolve_one(self, arrival: int, page: int) -> Resolved:
+        done, ended = Resolved(), list[int]()
+        async with self._db.transaction() as tx:
+            rows = await tx.fetch(FOLD_ARRIVALS, 1, arrival)
+            done.folded = len(rows[0]["taken"] or ())
+            await self._act(tx, [row for row in rows if row["id"] is not None], page, done, ended)
+        tell_ended(ended)
+        return done
+
+    async def _resolve(self, limit: int, page: int) -> Resolved:
         done = Resolved()
         ended: list[int] = []
         async with self._db.transaction() as tx:
@@ -292,6 +333,7 @@ class Resolver:
         if over := [row["id"] for row in jobs if row["remaining"] == 0]:
             closed = await tx.fetch(CLOSE_JOBS, over)
             ended += [row["id"] for row in closed]
+            _note_ends(closed)
             hooks = max((row["entered"] for row in closed), default=0)
             done.entered, done.limited = done.entered + hooks, done.limited or hooks > 0
             left = {*over} - {row["id"] for row in closed}
@@ -301,3 +343,11 @@ class Resolver:
             done.operations = len(await tx.fetch(FAIL_FAST, failing))
         if again and await tx.fetch(LOOK_AGAIN, sorted(again)):
             done.more = True
+
+
+def _note_ends(jobs: Sequence[Any]) -> None:
+    for row in jobs if METERS.on else ():
+        METERS.job_ended(row["name"], row["status"], row["seconds"])
+    if TOLD.tracer is not None:
+        for row in jobs:
+            TOLD.tracer.job_ended(row)

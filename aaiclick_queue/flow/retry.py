@@ -26,7 +26,7 @@ ended AS MATERIALIZED (
         started_at = NULL, finished_at = NULL, run_epoch = NULL, expires_at = NULL, eta = NULL
     FROM ended WHERE t.id = ended.id
     RETURNING t.id AS task_id, coalesce(t.job_id, t.id) AS order_key, coalesce(ended.run_epoch, 0) + 1 AS run_epoch,
-              0 AS attempt, 0 AS lost_count, 0 AS snoozes, t.queue, -t.priority AS rank, t.entrypoint,
+              0 AS attempt, 0 AS lost_count, 0 AS snoozes, t.queue, -t.priority::int AS rank, t.entrypoint,
               t.concurrency_key, t.order_by, t.job_id, t.crowd,
               CASE WHEN t.order_by IS NULL THEN 0 ELSE 4 END | CASE WHEN t.order_stops THEN 8 ELSE 0 END
               | CASE WHEN t.hooks IS NULL THEN 0 ELSE 16 END

@@ -7,19 +7,25 @@ shared by SKIP LOCKED, and a tick is unique by its name besides.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 import asyncpg
 import msgspec
 
 from ..errors import JobEnded, TasksBusy
-from ..postgres import Database
+from ..postgres import DATA_ERRORS, Database
+from ..schema import Transaction
+from .ahead import AHEAD_SECONDS, Ahead
 from .enqueue import TakeIds, id_source
 from .firing import DUE_COLUMNS, Firing
 from .job_control import cancel_job_in
 from .job_graph import hold_job_if_free
+
+log = logging.getLogger(__name__)
 
 # What waits for a run that has ended, or is to be cancelled, is taken too. One whose run goes on is not: two hundred of
 # them would keep all others out. NOT EXISTS would hash all open jobs. $2 are those that cannot be read here.
@@ -35,15 +41,22 @@ WITH due AS MATERIALIZED (
            WHERE j.registered_job_id = r.id AND j.status IN ('PENDING', 'RUNNING') LIMIT 1) IS NULL)
      ORDER BY id LIMIT $1)
 )
-SELECT r.id FROM aaiclick_queue.registered_jobs r
+SELECT r.id, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r
 WHERE r.id = ANY(ARRAY(SELECT id FROM due)) FOR UPDATE SKIP LOCKED
+"""
+HOLD_ONE = """
+SELECT r.id, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r WHERE r.id = $1::bigint
+FOR UPDATE SKIP LOCKED
 """
 READ_LOCKED = f"SELECT {DUE_COLUMNS} FROM aaiclick_queue.registered_jobs r WHERE r.id = ANY($1::bigint[])"
 LOOK = """
-SELECT (SELECT extract(epoch FROM next_run_at - now())::float8 FROM aaiclick_queue.registered_jobs
-        WHERE next_run_at IS NOT NULL AND id <> ALL($1::bigint[]) ORDER BY next_run_at LIMIT 1) AS next_due,
+SELECT n.next_run_at, extract(epoch FROM (
+           SELECT greatest(now() - interval '1 day', least(now() + interval '1 day', n.next_run_at))
+           WHERE n.next_run_at IS NOT NULL) - now())::float8 AS next_due,
        EXISTS (SELECT FROM aaiclick_queue.registered_jobs WHERE queued_fire_at IS NOT NULL OR replacing IS NOT NULL)
            AS is_left
+FROM (SELECT (SELECT next_run_at FROM aaiclick_queue.registered_jobs
+              WHERE next_run_at IS NOT NULL AND id <> ALL($1::bigint[]) ORDER BY next_run_at LIMIT 1)) AS n
 """
 REPLACED = """
 UPDATE aaiclick_queue.registered_jobs r SET replacing = (
@@ -67,6 +80,13 @@ class Fired(msgspec.Struct):
     next_due: float | None = None  # seconds; None: nothing is scheduled
     is_left: bool = False  # a tick waits for the end of a run, or a run is still to be cancelled
 
+    @property
+    def pause(self) -> float | None:
+        """Seconds until the next step: a moment before something is due, then when it is."""
+        if self.next_due is None or self.next_due <= AHEAD_SECONDS:
+            return self.next_due
+        return self.next_due - AHEAD_SECONDS
+
 
 class Scheduler:
     """The scheduler of one process."""
@@ -75,32 +95,64 @@ class Scheduler:
         self._db = db
         self._take: TakeIds | None = None
         self._unreadable: dict[int, float] = {}  # until when they are left to others
+        self._ahead = Ahead()
 
     async def fire_once(self, *, limit: int = AT_A_TIME) -> Fired:
         """One bounded step: a look, and where something is due one transaction."""
         done = await self._look()
         if not done.is_left and (done.next_due is None or done.next_due > 0):
             return done
-        firing: Firing | None = None
-        async with self._db.transaction() as tx:
-            held = [row["id"] for row in await tx.fetch(HOLD_DUE, limit, self._skipped())]
-            if held:
-                self._take = self._take or (await id_source(tx)).take
-                firing = Firing(tx, self._take, timeout=self._db.settings.job_timeout_seconds)
-                runs, ticks = await firing.fire(await tx.fetch(READ_LOCKED, held))
-        if firing is not None:
-            self._unreadable |= dict.fromkeys(firing.unreadable, time.monotonic() + UNREADABLE_SECONDS)
-            for registered_id, jobs in firing.replaced.items():
-                await self._cancel(registered_id, jobs)
+        try:
+            runs, ticks, is_full = await self._step(HOLD_DUE, limit, self._skipped(), full=limit)
+        except DATA_ERRORS:
+            runs, ticks, is_full = await self._singly(limit)
         done = await self._look()
-        if firing is not None:
-            done.runs, done.ticks, done.is_full = runs, ticks, firing.due >= limit or firing.is_cut
+        done.runs, done.ticks, done.is_full = runs, ticks, is_full
         if not done.ticks and done.next_due is not None and done.next_due <= 0:
             done.next_due = BUSY_SECONDS  # another scheduler is at it
         return done
 
+    async def _step(self, hold: str, *which: Any, full: int) -> tuple[int, int, bool]:
+        """Fire what the statement holds, in one transaction: runs, ticks, and whether there may be more."""
+        async with self._db.transaction() as tx:
+            held = await tx.fetch(hold, *which)
+            if not held:
+                return 0, 0, False
+            self._take = self._take or (await id_source(tx)).take
+            firing = Firing(tx, self._take, timeout=self._db.settings.job_timeout_seconds)
+            runs, ticks = await self._fire(tx, firing, held)
+        self._leave(firing.unreadable)
+        for registered_id, jobs in firing.replaced.items():
+            await self._cancel(registered_id, jobs)
+        return runs, ticks, firing.due >= full or firing.is_cut
+
+    async def _singly(self, limit: int) -> tuple[int, int, bool]:
+        """The same one by one, after a row that Postgres cannot make a job of has stopped all."""
+        runs = ticks = 0
+        for row in await self._db.fetch(HOLD_DUE, limit, self._skipped()):
+            try:
+                made, ticked, _ = await self._step(HOLD_ONE, row["id"], full=limit)
+            except DATA_ERRORS as error:
+                log.error("schedule %d cannot be fired: %s", row["id"], error)
+                self._leave([row["id"]])
+            else:
+                runs, ticks = runs + made, ticks + ticked
+        return runs, ticks, True
+
+    def _leave(self, unreadable: Sequence[int]) -> None:
+        self._unreadable |= dict.fromkeys(unreadable, time.monotonic() + UNREADABLE_SECONDS)
+
+    async def _fire(self, tx: Transaction, firing: Firing, held: Sequence[Any]) -> tuple[int, int]:
+        known, others = self._ahead.take(held)
+        return await firing.fire(await tx.fetch(READ_LOCKED, others) if others else (), known)
+
     async def _look(self) -> Fired:
         [row] = await self._db.fetch(LOOK, self._skipped())
+        if row["next_due"] is not None and 0 < row["next_due"] <= AHEAD_SECONDS:
+            began = time.monotonic()
+            await self._ahead.look(self._db, row["next_run_at"], seconds=row["next_due"])
+            left = row["next_due"] - (time.monotonic() - began)
+            return Fired(next_due=max(0.0, left), is_left=row["is_left"])
         return Fired(next_due=row["next_due"] and max(0.0, row["next_due"]), is_left=row["is_left"])
 
     def _skipped(self) -> list[int]:

@@ -41,7 +41,7 @@ final AS (
                         WHEN taken.kind = 'LOST' THEN make_interval(secs => (1 << least(taken.lost_count, 6))
                                                                             * (0.5 + random() / 2))
                         ELSE aaiclick_queue.backoff(coalesce(t.retry, taken.retry::jsonb), taken.attempt) END,
-           CASE WHEN taken.flags & 2 = 2 THEN coalesce(t.job_id, t.id) ELSE taken.order_key END, -t.priority,
+           CASE WHEN taken.flags & 2 = 2 THEN coalesce(t.job_id, t.id) ELSE taken.order_key END, -t.priority::int,
            taken.run_epoch,
            CASE WHEN taken.kind = 'RETRYING' THEN taken.attempt ELSE taken.attempt - 1 END,
            taken.lost_count + (taken.kind = 'LOST')::int, taken.snoozes + (taken.kind = 'SNOOZED')::int,
@@ -54,7 +54,7 @@ final AS (
     RETURNING task_id, not_before
 ), released AS (
     SELECT taken.task_id, taken.run_epoch, taken.attempt - 1 AS attempt, taken.lost_count, taken.snoozes, taken.flags,
-           t.queue, -t.priority AS rank, t.entrypoint, t.concurrency_key, t.order_by, t.job_id, t.crowd,
+           t.queue, -t.priority::int AS rank, t.entrypoint, t.concurrency_key, t.order_by, t.job_id, t.crowd,
            taken.order_key, coalesce(t.job_id, t.id) AS own_key,
            taken.flags & 2 = 2 AND t.queue = taken.queue AND taken.order_key = coalesce(t.job_id, t.id)
            AND NOT taken.stops

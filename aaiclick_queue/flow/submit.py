@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from ..errors import GroupClosed, JobEnded, LeaseLost, QueueError, UnknownJob
+from ..meters import METERS
 from ..references import renumbered
 from ..schema import Transaction
 from .attach import LOOK_AT, Attacher, continue_after, lock_gates
@@ -30,10 +31,10 @@ WITH made AS (
     VALUES ($1, $2::text, $3::text, $4::text, $5::text::jsonb, $6::text::jsonb, $7::int, $8::int, $9::boolean,
             $10::text::jsonb, $11::text::jsonb, $12::text, $13::text, now() + make_interval(secs => $14::float8),
             $15::bigint, $16::float8)
-    ON CONFLICT (id) DO NOTHING RETURNING id, name, kwargs
+    ON CONFLICT (id) DO NOTHING RETURNING id
 ), noted AS (
     INSERT INTO aaiclick_queue.events (job_id, type, data)
-    SELECT id, 'JOB_CREATED', jsonb_build_object('name', name, 'kwargs', kwargs) FROM made
+    SELECT id, 'JOB_CREATED', jsonb_build_object('name', $2::text, 'kwargs', $5::text::jsonb) FROM made
 )
 SELECT id FROM made
 """
@@ -54,10 +55,11 @@ WHERE id = ANY($1::bigint[]) AND job_id = $2::bigint AND kind = 'GROUP' AND tota
 """
 GATES_ABOVE = """
 WITH RECURSIVE above AS (
-    SELECT id AS parent_id, NULL::bigint AS id, n FROM unnest($1::bigint[], $2::int[]) AS given(id, n)
+    SELECT id AS parent_id, NULL::bigint AS id, n, 1 AS height FROM unnest($1::bigint[], $2::int[]) AS given(id, n)
     UNION ALL
-    SELECT g.parent_id, g.id, above.n FROM above CROSS JOIN LATERAL (
+    SELECT g.parent_id, g.id, above.n, above.height + 1 FROM above CROSS JOIN LATERAL (
         SELECT g.id, g.parent_id FROM aaiclick_queue.gates g WHERE g.id = above.parent_id OFFSET 0) AS g
+    WHERE above.height < 10000  -- a circle of them ends too
 )
 SELECT id, sum(n)::int AS n FROM above WHERE id IS NOT NULL GROUP BY id ORDER BY id
 """
@@ -140,6 +142,8 @@ async def submit_job(  # noqa: PLR0913 - one value a fact
         if before is None:
             raise QueueError(f"job {job_id}: its id was taken in the same moment, and nothing was written: try again")
         return Submitted(job_id, ids, [])
+    if METERS.on:
+        METERS.job_created(job.name)
     await tx.fetch(INSERT_GATES, job_id, [job_id], [None], [len(plan.tasks)], ["JOB"], ["whole"])
     await writer.write(crowd=None if job.max_parallel is None else f"{job_id}={job.max_parallel}")
     if not plan.tasks:

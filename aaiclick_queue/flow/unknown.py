@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..flags import KNOWN
 from ..outcome import Error, Failed, Later, Outcome
 from ..schema import Transaction
 from .claim import Claimed
@@ -24,10 +25,20 @@ async def unknown_outcomes(tx: Transaction, claimed: Sequence[Claimed], *, keep_
         times, over = (
             (before[run.task_id]["times"], before[run.task_id]["over"]) if run.task_id in before else (0, False)
         )
-        error = Error(
-            "UnknownEntrypoint",
-            f"no task is registered as {run.entrypoint!r}: import its module with -A, or check the name",
-        )
+        error = _why(run)
         seconds = min(FIRST_SECONDS * 2 ** min(times, 10), LONGEST_SECONDS)
         outcomes.append(Failed(error) if over else Later("UNKNOWN", error, seconds))
     return outcomes
+
+
+def _why(run: Claimed) -> Error:
+    if run.flags & ~KNOWN:
+        return Error(
+            "MadeByNewerVersion",
+            f"it has a mark that this version does not know (flags {run.flags}): run workers of the version of the "
+            "client that made it",
+        )
+    return Error(
+        "UnknownEntrypoint",
+        f"no task is registered as {run.entrypoint!r}: import its module with -A, or check the name",
+    )

@@ -21,6 +21,14 @@ COUNT_LIMIT = 10_000
 LOOK_LIMIT = 100_000  # rows of a place that a count looks at: 0.3 s where few of them match
 
 
+def alike(fingerprint: str) -> str:
+    """Whether a failure is of that group, for statements that go through it by `ORDER BY fingerprint, task_id`.
+
+    As a range and not as `=`: that makes the order one by task, and a plan walks all failures there are to keep it.
+    """
+    return f"fingerprint >= {fingerprint} AND fingerprint <= {fingerprint}"
+
+
 def wanted(where: str) -> str:
     """Whether the task `t` is meant by the filter, a jsonb expression; its place is not looked at."""
     return f"""({where}->>'queue' IS NULL OR t.queue = {where}->>'queue')
@@ -30,7 +38,13 @@ def wanted(where: str) -> str:
         AND ({where}->>'correlation_id' IS NULL OR t.correlation_id = {where}->>'correlation_id')
         AND ({where}->>'priority' IS NULL OR t.priority = ({where}->>'priority')::int)
         AND ({where}->>'older_than' IS NULL
-             OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))"""
+             OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))
+        AND ({where}->>'fingerprint' IS NULL
+             OR EXISTS (SELECT FROM aaiclick_queue.failures f WHERE f.task_id = t.id
+                        AND f.fingerprint = {where}->>'fingerprint')
+             OR t.status IS NULL AND (SELECT aaiclick_queue.fingerprint(t.entrypoint, a.error)
+                                      FROM aaiclick_queue.attempts a WHERE a.task_id = t.id AND a.outcome = 'RETRYING'
+                                      ORDER BY a.run_epoch DESC LIMIT 1) = {where}->>'fingerprint')"""
 
 
 # LATERAL and OFFSET 0, so that each row is looked up by its id: a join of 100,000 rows just written, before they are
@@ -54,6 +68,14 @@ COUNT_WAITING = {
 COUNT_ENDED = _COUNT.format(
     looked="SELECT id AS task_id FROM aaiclick_queue.tasks WHERE status IS NOT NULL ORDER BY id DESC",
     wanted="t.status = coalesce($1::jsonb->>'status', 'FAILED') AND " + wanted("$1::jsonb"),
+)
+
+
+_STATUS = "t.status = coalesce($1::jsonb->>'status', 'FAILED') AND "
+COUNT_ALIKE = _COUNT.format(
+    looked=f"""SELECT task_id FROM aaiclick_queue.failures WHERE {alike("($1::jsonb->>'fingerprint')")}
+    ORDER BY fingerprint DESC, task_id DESC""",
+    wanted=_STATUS + wanted("$1::jsonb"),
 )
 
 
@@ -84,7 +106,8 @@ async def count_waiting(tx: Transaction, where: dict[str, Any], *, running: bool
 
 async def count_ended(tx: Transaction, where: dict[str, Any]) -> Count:
     """Count tasks that have FAILED, or that were CANCELLED where the filter says so; of the newest 100,000."""
-    return await _count(tx, where, [(where.get("status", "FAILED"), COUNT_ENDED)])
+    statement = COUNT_ALIKE if "fingerprint" in where else COUNT_ENDED
+    return await _count(tx, where, [(where.get("status", "FAILED"), statement)])
 
 
 async def _count(tx: Transaction, where: dict[str, Any], statements: Sequence[tuple[str, str]]) -> Count:

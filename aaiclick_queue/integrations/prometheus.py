@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from ..buckets import RUN_BUCKETS, WAIT_BUCKETS
 from ..errors import MissingExtra
 from ..middleware import Enqueuing, Middleware, Proceed, Running, failures
-from ..outcome import Failed, Outcome, Succeeded, kind_of
+from ..outcome import Failed, Outcome, Succeeded, word_of
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -18,8 +19,6 @@ except ImportError as missing:
 
 PREFIX = "aaiclick_queue"
 WHICH = ("queue", "entrypoint")
-RUN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
-WAIT_BUCKETS = (0.005, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 
 
 class Metrics(Middleware):
@@ -58,7 +57,7 @@ class Metrics(Middleware):
         with self._running.labels(*which).track_inprogress():
             outcome = await proceed()
         self._run_time.labels(*which).observe(time.perf_counter() - began)
-        self._attempts.labels(*which, kind_of(outcome)).inc()
+        self._attempts.labels(*which, word_of(outcome)).inc()
         match outcome:
             case Succeeded():
                 self._completed.labels(*which).inc()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import MissingExtra
 from ..middleware import Middleware, Proceed, Running
 from ..outcome import Error, Failed, Later, Lost, Outcome
+from ..redaction import hidden_in
 
 try:
     import sentry_sdk
@@ -73,4 +75,14 @@ def _tell(scope: sentry_sdk.Scope, run: Running, error: Error) -> None:
         client_options=sentry_sdk.get_client().options,
         mechanism={"type": "aaiclick_queue", "handled": False},
     )
+    if run.secrets:
+        event, hint = without_secrets(event, run.secrets), {}  # the hint has the exception itself
     sentry_sdk.capture_event(event, hint=hint)
+
+
+def without_secrets(event: Any, secrets: Sequence[str]) -> Any:
+    """The event without these texts, and without the variables of its frames: those may hold them in any form."""
+    for value in event.get("exception", {}).get("values", ()):
+        for frame in (value.get("stacktrace") or {}).get("frames", ()):
+            frame.pop("vars", None)
+    return hidden_in(event, secrets)

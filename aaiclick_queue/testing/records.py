@@ -15,6 +15,7 @@ from ..flow.ending import EndedTask
 from ..flow.enqueue import NewTask, Spec
 from ..middleware import metadata_of
 from ..outcome import Error
+from ..redaction import opened
 from ..status import Status
 from .seen import SeenTask
 
@@ -104,7 +105,7 @@ class Record:
         return SeenTask(
             id=self.id,
             entrypoint=self.spec.entrypoint,
-            kwargs=decode_json(self.task.kwargs),
+            kwargs=decode_json(opened(self.task.kwargs)),
             status=self.status,
             queue=self.spec.queue,
             priority=self.spec.priority,

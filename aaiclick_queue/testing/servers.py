@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from ..embedded import Embedded, Postmaster, start
-from ..errors import QueueError
+from ..errors import NotAllowed, QueueError
 from ..migrate import upgrade
 from ..postgres import Database, plain_dsn
 from ..settings import Settings
@@ -75,8 +75,10 @@ def in_thread(function: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
 class Databases:
     """Fresh databases on one server, made as copies of a template; nothing else on the server is touched."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, is_throwaway: bool = False) -> None:
+        """`is_throwaway`: the server need not survive the machine, so that a copy may be one of files."""
         self._server = urlsplit(plain_dsn(url))
+        self._how = " STRATEGY FILE_COPY" if is_throwaway else ""  # 22 ms instead of 77; with fsync it is slower
 
     def url(self, name: str) -> str:
         """How to connect to the database of that name."""
@@ -87,9 +89,9 @@ class Databases:
         """A database of that block's own; gives its name."""
         name = f"aaiq_test_{uuid.uuid4().hex[:12]}"
         try:
-            self._execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8'")
+            self._execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING 'UTF8'{self._how}")
         except Exception as error:
-            if getattr(error, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+            if not isinstance(error, NotAllowed) and getattr(error, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
                 raise
             raise QueueError(
                 f"the tests make a database each, which {self._server.username!r} may not on the server of "

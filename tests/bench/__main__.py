@@ -8,23 +8,27 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
 import psycopg
 import redis
 
-from . import measures
+from . import measures, works
+from .apps import tally
 from .measures import FULL, QUICK, TINY, Figures, Sizes
-from .places import Broken, Place, Servers
+from .peers import peers
+from .places import Broken, Servers
 from .report import Report
-from .systems import System, ours, peers
-from .venvs import CannotInstall, bin_folder, cache_folder, version_of
+from .systems import System, ours
+from .venvs import CannotInstall, bin_folder, version_of
 
-KINDS = ("drain", "bulk", "concurrent", "single", "latency", "jobs", "idle")
-KINDS_OF_PEERS = ("drain", "bulk", "latency")  # unless --only or --full ask for more: it would take too long
+KINDS = ("drain", "bulk", "concurrent", "single", "latency", "sustained", "cpu", "io", "jobs", "idle")
+EVERY_ROUND = {"drain", "bulk", "concurrent", "latency"}  # the others once, unless --full
+OWN_ALONE = {"idle"}  # not of peers, unless --full or --only
 BUSY = 0.3  # load a core
+RESULTS = Path(__file__).with_name("results")
+Step = Callable[..., Figures]
 
 
 def main() -> None:
@@ -32,30 +36,82 @@ def main() -> None:
     given = _arguments()
     sizes = FULL if given.full else TINY if given.tiny else QUICK
     sizes = sizes._replace(rounds=given.rounds or sizes.rounds)
+    if given.full:
+        os.environ.setdefault(tally.STEP_SECONDS, "300")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that servers and workers end with us
-    wanted = [*ours(), *_chosen_peers(given.peers)]
+    wanted = [*_chosen(ours(), given.ours), *_chosen(peers(), given.peers)]
     began = time.monotonic()
     with Servers() as servers:
-        facts = servers.facts()
-        if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
-            facts["warning"] = "this machine was busy when it began: the figures are not for publication"
-        for name, fact in facts.items():
-            say(f"{name}: {fact}")
-        report = Report(sizes, facts)
+        report = Report(sizes, _facts(servers))
+        run = Run(servers, sizes, report, given)
         systems = _installed(wanted, report)
-        for _ in range(sizes.rounds):
+        for number in range(sizes.rounds):
+            say(f"round {number + 1} of {sizes.rounds}, {time.monotonic() - began:.0f} s so far")
             # Everybody once in every round: what disturbs the machine for a minute disturbs all alike.
             for system, bin_ in systems:
-                kinds = given.only or (KINDS_OF_PEERS if system.is_peer and not given.full else KINDS)
-                for name, step in _steps(system, sizes, kinds):
-                    _measure(servers.place(system, bin_), partial(step, sizes=sizes), f"{system.name}, {name}", report)
-    say(f"\n{report.markdown()}\n")
-    say(f"{time.monotonic() - began:.0f} s; all figures are in {report.write(given.out)}")
+                run.measure_all(system, bin_, number)
+    report.add_fact("took", f"{time.monotonic() - began:.0f} s")
+    say(f"\n{report.markdown()}\n\nFor a README:\n\n{report.short()}\n")
+    say(f"{time.monotonic() - began:.0f} s; table, JSON and charts are in {report.write(given.out)}")
 
 
 def say(line: str) -> None:
     """Progress, at once."""
     print(line, flush=True)  # noqa: T201 - for a person at a terminal
+
+
+class Run:
+    """One run over all systems; a step that broke once is not tried again."""
+
+    def __init__(self, servers: Servers, sizes: Sizes, report: Report, given: argparse.Namespace) -> None:
+        self._servers = servers
+        self._sizes = sizes
+        self._report = report
+        self._given = given
+        self._broken: set[tuple[str, str]] = set()
+
+    def measure_all(self, system: System, bin_: Path, number: int) -> None:
+        """Every figure of one system that this round is to have."""
+        for name, step in self._steps(system, self._kinds(system, number)):
+            if (system.name, name) not in self._broken:
+                self._measure(system, bin_, name, step)
+
+    def _kinds(self, system: System, number: int) -> Sequence[str]:
+        if self._given.only:
+            return list(self._given.only)
+        kinds = [kind for kind in KINDS if number == 0 or kind in EVERY_ROUND or self._given.full]
+        return [kind for kind in kinds if not (system.is_peer and kind in OWN_ALONE) or self._given.full]
+
+    def _steps(self, system: System, kinds: Sequence[str]) -> Iterator[tuple[str, Step]]:
+        if "drain" in kinds:
+            for processes in self._sizes.processes:
+                yield f"drain by {processes}", partial(measures.drain, processes=processes)
+        plain = {"bulk": measures.bulk, "concurrent": measures.concurrent, "single": measures.single}
+        plain |= {"latency": measures.latency, "cpu": works.cpu, "io": works.io, "idle": measures.idle}
+        if not system.asynchronous:
+            del plain["concurrent"]
+        yield from ((name, step) for name, step in plain.items() if name in kinds)
+        if "latency" in kinds and self._sizes.quiet_latencies:
+            yield "latency after quiet", measures.quiet_latency
+        rate, best = self._report.best_drain(system.name)
+        if "sustained" in kinds and rate:
+            yield "sustained", partial(works.sustained, drain_rate=rate, processes=best)
+        if "jobs" in kinds and system.jobs:
+            yield "jobs", partial(works.jobs, processes=best or 1)
+
+    def _measure(self, system: System, bin_: Path, name: str, step: Step) -> None:
+        began = time.monotonic()
+        try:
+            with self._servers.place(system, bin_) as place:
+                figures = step(place, self._sizes)
+        except (Broken, psycopg.Error, redis.RedisError, OSError) as error:
+            self._broken.add((system.name, name))
+            self._report.add_trouble(f"{system.name}, {name}: {error}")
+            say(f"{system.name}, {name}: broke: {error}")
+            return
+        self._report.add(system, figures)
+        shown = ", ".join(f"{figure} {value:,.{0 if value > 100 else 2}f}" for figure, value in figures.items())
+        say(f"{system.name}: {shown} [{time.monotonic() - began:.1f} s]")
 
 
 def _arguments() -> argparse.Namespace:
@@ -64,13 +120,14 @@ def _arguments() -> argparse.Namespace:
     size.add_argument(
         "--full",
         action="store_true",
-        help="five times the tasks, three rounds, every figure of the peers (over an hour)",
+        help="five times the tasks, three rounds and three numbers of processes, every figure of the peers",
     )
     size.add_argument("--tiny", action="store_true", help="only to see that it works")
+    parser.add_argument("--ours", default="all", help="all, or some of redis,postgres alone,bare loop")
     parser.add_argument("--peers", default="all", help="all, none, or names with commas")
     parser.add_argument("--only", type=_kinds, help=f"some of {','.join(KINDS)}")
-    parser.add_argument("--rounds", type=int, help="instead of 1, or 3 with --full")
-    parser.add_argument("--out", type=Path, default=cache_folder() / "results", help="folder for the JSON file")
+    parser.add_argument("--rounds", type=int, help="instead of 2, or 3 with --full")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for table, JSON and charts")
     return parser.parse_args()
 
 
@@ -81,12 +138,21 @@ def _kinds(text: str) -> list[str]:
     return kinds
 
 
-def _chosen_peers(text: str) -> list[System]:
-    known = {system.name.lower(): system for system in peers()}
+def _chosen(systems: list[System], text: str) -> list[System]:
+    known = {system.name.lower().removeprefix("aaiclick-queue, "): system for system in systems}
     names = {"all": list(known), "none": []}.get(text, text.lower().split(","))
     if unknown := set(names) - set(known):
-        sys.exit(f"--peers {', '.join(unknown)}: choose from {', '.join(known)}")
+        sys.exit(f"{', '.join(unknown)}: choose from {', '.join(known)}")
     return [known[name] for name in names]
+
+
+def _facts(servers: Servers) -> dict[str, str]:
+    facts = servers.facts()
+    if os.getloadavg()[0] > BUSY * (os.cpu_count() or 1):
+        facts["warning"] = "this machine was busy when it began: the figures are not for publication"
+    for name, fact in facts.items():
+        say(f"{name}: {fact}")
+    return facts
 
 
 def _installed(systems: list[System], report: Report) -> list[tuple[System, Path]]:
@@ -100,39 +166,6 @@ def _installed(systems: list[System], report: Report) -> list[tuple[System, Path
             continue
         report.add_system(system, version_of(system) if system.is_peer else "")
     return found
-
-
-def _steps(system: System, sizes: Sizes, kinds: Sequence[str]) -> Iterator[tuple[str, Callable[..., Figures]]]:
-    if "drain" in kinds:
-        for processes in sizes.processes:
-            yield f"drain by {processes}", partial(measures.drain, processes=processes)
-    if system.app == "bare":
-        return
-    steps = {"bulk": measures.bulk, "concurrent": measures.concurrent, "single": measures.single}
-    steps |= {"latency": measures.latency, "jobs": measures.jobs, "idle": measures.idle}
-    if not system.asynchronous:
-        del steps["concurrent"]
-    if system.app != "ours":
-        del steps["jobs"]
-    for name, step in steps.items():
-        if name in kinds:
-            yield name, step
-    if "latency" in kinds and sizes.quiet_latencies:
-        yield "latency after quiet", measures.quiet_latency
-
-
-def _measure(fresh: AbstractContextManager[Place], step: Callable[[Place], Figures], name: str, report: Report) -> None:
-    began = time.monotonic()
-    try:
-        with fresh as place:
-            figures = step(place)
-    except (Broken, psycopg.Error, redis.RedisError) as error:
-        report.add_trouble(f"{name}: {error}")
-        say(f"{name}: broke: {error}")
-        return
-    report.add(place.system, figures)
-    shown = ", ".join(f"{figure} {value:,.{0 if value > 100 else 2}f}" for figure, value in figures.items())
-    say(f"{place.system.name}: {shown} [{time.monotonic() - began:.1f} s]")
 
 
 if __name__ == "__main__":

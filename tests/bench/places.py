@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -23,10 +25,9 @@ from tests.servers import Databases
 from tests.wires.redis_server import OwnRedis
 
 from .apps import tally
-from .systems import APPS, System
+from .systems import APPS, System, finished
 
 PROJECT = Path(__file__).parents[2]
-STEP_SECONDS = 180
 POSTGRES_FACTS = ("server_version", "fsync", "synchronous_commit", "wal_sync_method", "shared_buffers", "max_wal_size")
 
 
@@ -44,24 +45,28 @@ class Place(NamedTuple):
     database: psycopg.Connection[Any] | None
     redis: redis.Redis
 
-    def ask(self, *arguments: object) -> str:
-        """Run a command of the system's driver to its end."""
-        command = [str(self.bin / "python"), "-m", f"{APPS}.{self.system.app}", *map(str, arguments)]
-        try:
-            asked = subprocess.run(
-                command, cwd=PROJECT, env=self.environ, capture_output=True, text=True, timeout=STEP_SECONDS
-            )
-        except subprocess.TimeoutExpired as error:
-            raise Broken(f"{' '.join(map(str, arguments))} took more than {STEP_SECONDS} s") from error
-        if asked.returncode != 0:
-            raise Broken(f"{' '.join(map(str, arguments))}: {last_line(asked.stderr)}")
-        return asked.stdout
+    def ask(self, *arguments: object, **environ: str) -> dict[str, float]:
+        """Run a command of the system's driver to its end, and give what it answers."""
+        words = " ".join(map(str, arguments))
+        command = [str(self.bin / "python"), "-m", f"{APPS}.{self.system.app}", *words.split()]
+        quiet: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(
+            command, cwd=PROJECT, env=self.environ | environ, start_new_session=True, **quiet
+        ) as process:
+            try:
+                said, complaint = process.communicate(timeout=tally.step_seconds())
+            except subprocess.TimeoutExpired as error:
+                raise Broken(f"{words} took more than {tally.step_seconds():.0f} s") from error
+            finally:
+                end(process)
+        if process.returncode != 0:
+            raise Broken(f"{words}: {last_line(complaint)}")
+        answer: dict[str, float] = json.loads(said) if said else {}
+        return answer
 
-    def left(self) -> bool:
-        """Whether any task is not recorded as finished yet."""
-        if isinstance(self.system.left, dict):
-            return any(getattr(self.redis, command)(key) for key, command in self.system.left.items())
-        return bool(self.value(self.system.left))
+    def finished(self, count: int) -> bool:
+        """Whether all of so many tasks are recorded as ended."""
+        return finished(self.database, self.redis, self.system, count)
 
     def wal_bytes(self) -> int:
         """Bytes of WAL that the server has written so far."""
@@ -127,6 +132,7 @@ class Servers:
     def _environ(self, system: System, folder: Path, url: str) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         given = {tally.FOLDER: str(folder), "BENCH_POSTGRES_URL": url, "BENCH_REDIS_URL": self.redis_url}
+        given["RQ_REDIS_URL"] = self.redis_url
         if not system.is_peer:
             given |= {PREFIX + "POSTGRES_URL": url, PREFIX + "LOG_LEVEL": "WARNING"}
             given |= {PREFIX + "REDIS_URL": self.redis_url} if system.redis else {}
@@ -159,6 +165,13 @@ class Servers:
             ),
             "Redis": f"{server}, append-only file {saves}",
         }
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill it with all its children, which are of its own session."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def last_line(text: str) -> str:

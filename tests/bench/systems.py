@@ -1,14 +1,21 @@
-"""What is measured: this product in its two modes, the bare loop, and the peers, each as its documentation says."""
+"""What is measured: this product in its two modes, the bare loop, and (in `peers`) the others."""
 
 from __future__ import annotations
 
-import importlib.util
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
+
+import psycopg
+import redis
 
 APPS = "tests.bench.apps"
+CORES = os.cpu_count() or 2
+IO_SLOTS = 500  # tasks that wait at once
+Shape = Literal["noop", "io", "cpu", "jobs"]
+Commands = list[list[str]]
 
 
 class System(NamedTuple):
@@ -16,16 +23,19 @@ class System(NamedTuple):
 
     name: str
     app: str  # module under apps/
-    worker: Callable[[Path, int], list[list[str]]]  # commands for so many processes, given the venv's bin folder
+    worker: Callable[[Path, int, Shape], Commands]  # for so many processes, given the venv's bin folder
     tuned: str
-    left: str | dict[str, str]  # what is not finished: SQL that gives a boolean, or Redis keys and how to count
+    page: str  # of its documentation that `tuned` follows
+    left: str | Callable[[redis.Redis], Any]  # what is not finished: SQL, with {count} for all, or a look at Redis
     wheels: tuple[str, ...] = ()  # none: runs in our own venv
     redis: bool = True
     postgres: bool = False
-    drain: int = 30_000
-    bulk: int = 50_000
-    single: int = 1_000
+    drain: int = 20_000  # tasks: 1 to 3 s of them
+    rows: int = 1_000  # of one bulk call
     asynchronous: bool = True  # whether one process can have several enqueues under way
+    isolation: str = "none: a worker process a core"
+    io: str = f"{IO_SLOTS} coroutines in one process"
+    jobs: str = ""  # what of it is a graph; empty: it has none
 
     @property
     def is_peer(self) -> bool:
@@ -35,118 +45,64 @@ class System(NamedTuple):
 
 def ours() -> list[System]:
     """This product with Redis, with Postgres alone, and the limit of its statements."""
-    command = Path(sys.executable).with_name("aaiclick-queue")
-    by_command = command.exists() and importlib.util.find_spec("aaiclick_queue.cli") is not None
+    command = [str(Path(sys.executable).with_name("aaiclick-queue")), "worker", "-A"]
 
-    def worker(_: Path, processes: int) -> list[list[str]]:
-        if by_command:
-            return [[str(command), "worker", "-A", f"{APPS}.ours"]] * processes
-        return _scripts("ours", processes)
+    def worker(_: Path, processes: int, shape: Shape) -> Commands:
+        if shape == "cpu":
+            return [[*command, f"{APPS}.ours_cpu"]]
+        slots = ["-c", str(IO_SLOTS)] if shape == "io" else []
+        return [[*command, f"{APPS}.ours", *slots]] * processes
 
     left = "SELECT EXISTS (SELECT FROM aaiclick_queue.ready) OR EXISTS (SELECT FROM aaiclick_queue.leases)"
-    run = "aaiclick-queue worker" if by_command else "Worker(Plan()) on uvloop"
-    tuned = f"{run}, defaults: 100 slots, background loops on; log level WARNING"
-    with_redis = System("aaiclick-queue, Redis", "ours", worker, tuned, left, postgres=True)
-    return [
-        with_redis,
-        with_redis._replace(name="aaiclick-queue, Postgres alone", redis=False),
-        System(
-            "bare statements",
-            "bare",
-            lambda _, processes: _scripts("bare", processes),
-            "claim and complete in an asyncpg loop on uvloop: batches of 500, 2 connections a process",
-            left,
-            redis=False,
-            postgres=True,
-        ),
-    ]
-
-
-def peers() -> list[System]:
-    """The others, pinned."""
-    return [_pgqueuer(), _dramatiq(), _celery(), _arq(), _procrastinate()]
-
-
-def _pgqueuer() -> System:
-    return System(
-        "pgqueuer",
-        "pgqueuer_app",
-        lambda bin_, processes: _scripts("pgqueuer_app", processes, bin_ / "python"),
-        "run(batch_size=100), asyncpg, uvloop, durable, its autovacuum settings; producer on a pool, 1,000 rows a call "
-        "(docs: guides/performance-tuning, guides/programmatic-run)",
-        "SELECT EXISTS (SELECT FROM pgqueuer)",
-        wheels=("pgqueuer==1.6.0", "asyncpg", "uvloop"),
-        redis=False,
-        postgres=True,
-    )
-
-
-def _dramatiq() -> System:
-    def worker(bin_: Path, processes: int) -> list[list[str]]:
-        flags = ["-p", str(processes), "-t", "8"]
-        return [["env", "dramatiq_queue_prefetch=200", str(bin_ / "dramatiq"), f"{APPS}.dramatiq_app", *flags]]
-
-    return System(
-        "Dramatiq",
-        "dramatiq_app",
+    with_redis = System(
+        "aaiclick-queue, Redis",
+        "ours",
         worker,
-        "Redis broker, -t 8, prefetch 200, no results, hiredis; group().run() (docs: reference, environment variables)",
-        {"dramatiq:default.msgs": "hlen"},
-        wheels=("dramatiq[redis]==2.2.1", "hiredis"),
-        drain=6_000,
-        bulk=5_000,
-        asynchronous=False,
-    )
-
-
-def _celery() -> System:
-    flags = ["-l", "WARNING", "--without-gossip", "--without-mingle", "--without-heartbeat"]
-    return System(
-        "Celery",
-        "celery_app",
-        lambda bin_, processes: [
-            [str(bin_ / "celery"), "-A", f"{APPS}.celery_app", "worker", "-P", "prefork", "-c", str(processes), *flags]
-        ],
-        "Redis broker, prefork, prefetch multiplier 128, results ignored, no gossip, mingle, heartbeat; one producer "
-        "(docs: userguide/optimizing)",
-        {"celery": "llen", "unacked": "hlen"},
-        wheels=("celery[redis]==5.7.0", "hiredis"),
-        drain=2_500,
-        bulk=2_500,
-        asynchronous=False,
-    )
-
-
-def _arq() -> System:
-    return System(
-        "arq",
-        "arq_app",
-        lambda bin_, processes: [[str(bin_ / "arq"), f"{APPS}.arq_app.WorkerSettings"]] * processes,
-        "max_jobs 100, queue_read_limit 1,000, poll_delay 10 ms, results not kept, uvloop; 100 enqueue_job at once "
-        "(docs: arq.worker.Worker)",
-        {"arq:queue": "zcard"},
-        wheels=("arq==0.28.0", "hiredis", "uvloop"),
-        drain=1_500,
-        bulk=5_000,
-    )
-
-
-def _procrastinate() -> System:
-    app = ["--app", f"{APPS}.procrastinate_app.app", "worker"]
-    return System(
-        "Procrastinate",
-        "procrastinate_app",
-        lambda bin_, processes: [[str(bin_ / "procrastinate"), *app, "-c", "30"]] * processes,
-        "worker -c 30, pool of 30, psycopg binary; batch_defer, 1,000 rows a call (docs: howto/basics/worker, "
-        "howto/basics/batch_defer)",
-        "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))",
-        wheels=("procrastinate==3.10.0", "psycopg[binary,pool]"),
-        redis=False,
+        "aaiclick-queue worker with its defaults: 100 slots, background loops on, log level WARNING; enqueue_many",
+        "docs/fleet.md",
+        left,
         postgres=True,
-        drain=1_000,
-        bulk=20_000,
+        drain=40_000,
+        rows=5_000,
+        isolation="isolation='process': a warm child a core",
+        jobs="@job",
+    )
+    return [with_redis, with_redis._replace(name="aaiclick-queue, Postgres alone", redis=False), _bare(left)]
+
+
+def _bare(left: str) -> System:
+    def worker(_: Path, processes: int, shape: Shape) -> Commands:
+        # Whoever computes takes few at a time, or one process has all of it.
+        return with_environ(scripts("bare", processes), BENCH_BATCH=4 if shape == "cpu" else 500)
+
+    return System(
+        "bare loop",
+        "bare",
+        worker,
+        "the product's statements and Redis commands in an asyncpg loop on uvloop: batches of 500, 2 connections",
+        "tests/bench/apps/bare.py",
+        left,
+        postgres=True,
+        drain=40_000,
+        rows=5_000,
+        io=f"{IO_SLOTS} coroutines, a batch, in one process",
     )
 
 
-def _scripts(app: str, processes: int, python: Path = Path(sys.executable)) -> list[list[str]]:
+def scripts(app: str, processes: int, python: Path = Path(sys.executable)) -> Commands:
+    """So many of the app's own worker."""
     return [[str(python), "-m", f"{APPS}.{app}", "work"]] * processes
+
+
+def with_environ(commands: Commands, **environ: object) -> Commands:
+    """The same commands with more in their environment."""
+    return [["env", *(f"{name}={value}" for name, value in environ.items()), *command] for command in commands]
+
+
+def finished(connection: psycopg.Connection[Any] | None, server: redis.Redis, system: System, count: int) -> bool:
+    """Whether the system has written down that all of `count` tasks have ended."""
+    if not isinstance(system.left, str):
+        return not system.left(server)
+    assert connection is not None
+    row = connection.execute(system.left.format(count=count)).fetchone()
+    return not (row and row[0])

@@ -1,4 +1,4 @@
-"""A venv for each peer, made once and kept in a cache folder."""
+"""A venv for each peer, made once and kept in a cache folder; every version is pinned by a file of `locks`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from .peers import peers
 from .places import last_line
 from .systems import System
 
 INSTALL_SECONDS = 300
+LOCKS = Path(__file__).with_name("locks")
 
 
 class CannotInstall(Exception):
@@ -19,7 +21,7 @@ class CannotInstall(Exception):
 
 
 def cache_folder() -> Path:
-    """Where venvs and results are kept."""
+    """Where venvs are kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aaiclick-queue-bench"
 
 
@@ -28,30 +30,42 @@ def bin_folder(system: System) -> Path:
     if not system.is_peer:
         return Path(sys.executable).parent
     venv = cache_folder() / "venvs" / f"{system.app}-{sys.version_info.major}.{sys.version_info.minor}"
-    marker, wanted = venv / "wheels.txt", "\n".join(system.wheels)
+    marker, wanted = venv / "lock.txt", lock_of(system).read_text()
     if not marker.exists() or marker.read_text() != wanted:
         shutil.rmtree(venv, ignore_errors=True)
         venv.parent.mkdir(parents=True, exist_ok=True)
-        for command in _commands(venv, system.wheels):
+        for command in _commands(venv, lock_of(system)):
             _run(command)
         marker.write_text(wanted)
     return venv / "bin"
 
 
+def lock_of(system: System) -> Path:
+    """The file that pins what is in its venv."""
+    return LOCKS / f"{system.app.removesuffix('_app')}.txt"
+
+
 def version_of(system: System) -> str:
     """The version that runs, of a peer."""
-    package = system.wheels[0].split("[")[0].split("=")[0]
-    ask = f"import importlib.metadata as m; print(m.version({package!r}))"
-    asked = subprocess.run([bin_folder(system) / "python", "-c", ask], check=True, capture_output=True, text=True)
-    return asked.stdout.strip()
+    return system.wheels[0].split("==")[1]
 
 
-def _commands(venv: Path, wheels: tuple[str, ...]) -> list[list[str]]:
+def lock() -> None:
+    """Choose the versions of every lock anew, below what `peers` pins (needs uv)."""
+    LOCKS.mkdir(exist_ok=True)
+    flags = ["--quiet", "--universal", "--python-version", "3.11", "--upgrade", "--no-annotate", "--no-emit-index-url"]
+    flags += ["--custom-compile-command", "make bench-lock"]
+    for system in peers():
+        command = ["uv", "pip", "compile", *flags, "--output-file", str(lock_of(system)), "-"]
+        subprocess.run(command, input="\n".join(system.wheels), text=True, check=True, stdout=subprocess.DEVNULL)
+
+
+def _commands(venv: Path, pinned: Path) -> list[list[str]]:
     python = str(venv / "bin" / "python")
     if shutil.which("uv"):
         made = ["uv", "venv", "--quiet", "--python", sys.executable, str(venv)]
-        return [made, ["uv", "pip", "install", "--quiet", "--python", python, *wheels]]
-    return [[sys.executable, "-m", "venv", str(venv)], [python, "-m", "pip", "install", "--quiet", *wheels]]
+        return [made, ["uv", "pip", "install", "--quiet", "--python", python, "-r", str(pinned)]]
+    return [[sys.executable, "-m", "venv", str(venv)], [python, "-m", "pip", "install", "--quiet", "-r", str(pinned)]]
 
 
 def _run(command: list[str]) -> None:
@@ -61,3 +75,7 @@ def _run(command: list[str]) -> None:
         raise CannotInstall(f"{' '.join(command[:3])}: {last_line(str(error.stderr))}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotInstall(str(error)) from error
+
+
+if __name__ == "__main__":
+    lock()

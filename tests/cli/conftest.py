@@ -17,6 +17,7 @@ Invoke = Callable[..., Result]
 def invoke(settings: Settings) -> Invoke:
     """Runs a command; its exit code and output are in what comes back."""
     given = {PREFIX + "POSTGRES_URL": settings.postgres_url, PREFIX + "LEASE_SECONDS": str(settings.lease_seconds)}
+    given[PREFIX + "LOG_DIR"] = str(settings.log_folder)
 
     def run(*arguments: str, stdin: str | None = None) -> Result:
         return CliRunner().invoke(main, arguments, env=given, input=stdin)

@@ -20,7 +20,7 @@ from aaiclick_queue.settings import PREFIX, Settings
 
 PROJECT = Path(__file__).parents[2]
 MODULE = "tests.cli.cli_tasks"
-LONGEST = 30.0
+LONGEST = 60.0
 
 
 def environment(settings: Settings | None = None, **more: str) -> dict[str, str]:
@@ -28,6 +28,7 @@ def environment(settings: Settings | None = None, **more: str) -> dict[str, str]
     given = dict(more)
     if settings is not None and settings.postgres_url is not None:
         given |= {"POSTGRES_URL": settings.postgres_url, "LEASE_SECONDS": str(settings.lease_seconds)}
+        given |= {"LOG_DIR": str(settings.log_folder)} if "LOG_DIR" not in given else {}
         given["GRACE_SECONDS"] = str(2 * LONGEST)  # who waits for it waits in vain
     ours = {PREFIX + name: value for name, value in given.items()}
     return {**os.environ, "PYTHONPATH": str(PROJECT), **ours}

@@ -67,7 +67,7 @@ def complete(settings: Settings | None, line: str) -> list[str]:
 
 
 def test_commands_and_options_are_completed() -> None:
-    assert complete(None, "aaiclick-queue to") == ["top"]
+    assert complete(None, "aaiclick-queue to") == ["token", "top"]
     assert "stacks" in complete(None, "aaiclick-queue workers s")
     offered = complete(None, "aaiclick-queue worker --")
     assert {"--reload", "--burst", "--max-tasks", "--max-memory", "--limit"} <= set(offered)

@@ -6,8 +6,9 @@ import asyncio
 import json
 
 from aaiclick_queue import connect
+from aaiclick_queue.flow.lines import COUNT_LIMIT
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.queue_views import COUNT_LIMIT, list_queues
+from aaiclick_queue.queue_views import list_queues
 from aaiclick_queue.settings import Settings
 from aaiclick_queue.tasks import enqueue
 from tests.cli.cli_tasks import add

@@ -108,7 +108,7 @@ ValueError: no \x1b[31m
 def test_a_failure_names_the_user_s_line_and_on_demand_all_of_them(root: None, tracebacks: bool) -> None:
     stream = io.StringIO()
     set_up("pretty", "INFO", stream=stream, tracebacks=tracebacks)
-    Report().ended(run_of(), Failed(Error("ValueError", "no", TRACE)), 0.005)
+    Report().ended(run_of(), Failed(Error("ValueError", "no", TRACE, "tasks.py:9 in raises")), 0.005)
     first, *rest = stream.getvalue().splitlines()
     assert first.endswith("ValueError: no  tasks.py:9 in raises")
     assert len(rest) == (5 if tracebacks else 0)
@@ -133,10 +133,12 @@ def test_a_json_line_has_the_agreed_keys_and_ids_as_texts(lines: io.StringIO) ->
         "entrypoint": "shop.mail.send",
         "queue": "mail",
         "attempt": 1,
+        "run_epoch": 1,
         "wait_s": 0.002,
         "worker_id": "42",
         "correlation_id": "order-7",
         "duration_s": 0.005,
+        "outcome": "failed",
         "error_type": "ValueError",
         "error": "first\nsecond",
     }

@@ -15,7 +15,7 @@ from aaiclick_queue.postgres import Database
 from aaiclick_queue.references import node
 from tests.dag.test_dynamic import in_job
 from tests.dag.written import ended, planned, result_of, status_of_job, tasks_of, write_job
-from tests.tools import put_one, row, rows, running_worker, until
+from tests.tools import changed, put_one, row, rows, running_worker, until
 
 said: list[Any] = []
 
@@ -379,7 +379,8 @@ async def loses_its_lease() -> None:
 @pytest.mark.breaks_invariants
 async def test_a_run_without_lease_adds_nothing(db: Database, quick: Settings) -> None:
     job = await write_job(db, [planned(1, loses_its_lease)])
-    async with running_worker(quick) as worker:
+    # A beat that finds the lease gone would end the run before it has tried everything.
+    async with running_worker(changed(quick, lease_seconds=60, heartbeat_seconds=20)) as worker:
         await until(lambda: said == ["lost"])
         await until(lambda: not worker.slots.held)
     assert len(await tasks_of(db, job.job_id)) == 1

@@ -46,6 +46,16 @@ async def test_tasks_of_a_paused_job_do_not_start_and_its_runs_go_on(db: Databas
     await assert_counted(db, job.id)
 
 
+async def test_a_pause_of_a_job_outlasts_the_sweep(db: Database, client: Client) -> None:
+    job = Job()
+    job.task()
+    await job.submit(db)
+    await recovery.pause_job(job.id, client=client)
+    await Reaper(db).sweep_once()
+    assert await count(db, "limits") == 1
+    assert await recovery.resume_job(job.id, client=client)
+
+
 async def test_what_is_in_line_leaves_it_at_once(db: Database, client: Client) -> None:
     job, other = Job(), Job()
     tasks = job.tasks(5)

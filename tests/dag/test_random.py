@@ -15,14 +15,14 @@ from tests.dag.checks import check
 from tests.dag.crew import Crew
 from tests.races.props import Props
 
-SECONDS = 45.0  # then no more rounds are begun
+SECONDS = 25.0  # then no more rounds are begun
 JOBS = 4
 EMPTY = """
 TRUNCATE aaiclick_queue.tasks, aaiclick_queue.ready, aaiclick_queue.waiting, aaiclick_queue.gates,
     aaiclick_queue.gate_edges, aaiclick_queue.arrivals, aaiclick_queue.jobs, aaiclick_queue.groups,
     aaiclick_queue.dependencies, aaiclick_queue.leases, aaiclick_queue.delayed, aaiclick_queue.outbox,
     aaiclick_queue.events, aaiclick_queue.attempts, aaiclick_queue.workers, aaiclick_queue.held, aaiclick_queue.slots,
-    aaiclick_queue.limits, aaiclick_queue.operations
+    aaiclick_queue.limits, aaiclick_queue.operations, aaiclick_queue.failures
 """
 
 

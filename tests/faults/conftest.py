@@ -29,7 +29,7 @@ def own_postgres() -> Iterator[OwnPostgres]:
         settings = Settings.load({}, postgres_url=server.url)
         asyncio.run(migrate.upgrade(settings))
         yield server
-        asyncio.run(_invariants_hold(settings))
+        asyncio.run(invariants_hold(settings))
 
 
 @pytest.fixture
@@ -46,7 +46,8 @@ def own_look(own_postgres: OwnPostgres) -> Iterator[Console]:
         yield opened
 
 
-async def _invariants_hold(settings: Settings) -> None:
+async def invariants_hold(settings: Settings) -> None:
+    """Whether the doctor finds nothing."""
     async with Database(settings, size=1) as db:
         broken = [finding for finding in await doctor.check(db) if not finding.ok]
     assert not broken, f"the doctor found after the test: {broken}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections import Counter
@@ -13,12 +14,12 @@ from aaiclick_queue.settings import Settings
 from tests.faults import tasks
 from tests.faults.fleet import Console, Fleet, wait_for
 
-SECONDS = 60.0
+SECONDS = float(os.environ.get("FAULT_SECONDS") or 30)
 TASKS = 3000
 
 
 @pytest.mark.timeout(300)
-async def test_a_hundred_slots_against_a_limit_of_seven_over_a_minute_of_kills(
+async def test_a_hundred_slots_against_a_limit_of_seven_while_workers_are_killed(
     settings: Settings, look: Console
 ) -> None:
     async with connect(settings=settings) as client:

@@ -353,10 +353,10 @@ async def nothing() -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_ten_thousand_children_three_at_a_time(settings: Settings, db: Database) -> None:
+async def test_three_thousand_children_three_at_a_time(settings: Settings, db: Database) -> None:
     job = Job()
     group = job.group(max_parallel=3)
-    job.tasks(10_000, group=group, entrypoint=nothing.entrypoint)
+    job.tasks(3_000, group=group, entrypoint=nothing.entrypoint)
     last = job.task(group_before(group), entrypoint=nothing.entrypoint)
     await job.submit(db)
     over: list[int] = []

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from opentelemetry import trace
@@ -17,11 +17,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from aaiclick_queue import Client, Settings, TaskFailed, connect, current, middleware, task, use
+from aaiclick_queue import Client, Secret, Settings, TaskFailed, connect, current, middleware, task, use
 from aaiclick_queue.integrations.otel import Tracing
 from aaiclick_queue.middleware import Running
 from aaiclick_queue.postgres import Database
-from tests.tools import row, running_worker, until
+from tests.tools import put_one, row, running_worker, until
 
 
 @task(entrypoint="tests.otel.child")
@@ -157,7 +157,7 @@ async def test_what_a_run_in_a_process_of_its_own_enqueues_is_of_the_same_trace(
 async def test_many_are_one_span(quick: Settings, client: Client, db: Database) -> None:
     use(Tracing(made.provider))
     written = await child.enqueue_many([{"n": n} for n in range(3)], client=client)
-    [enqueue] = made.named("enqueue default")
+    [enqueue] = made.named("enqueue_batch default")
     assert attributes(enqueue, ["batch.message_count", "message.id"]) == {"batch.message_count": 3, "message.id": None}
     [*texts] = [(await row(db, "tasks", one))["metadata"] for one in written]
     assert len(set(texts)) == 1
@@ -180,6 +180,23 @@ async def test_an_attempt_that_failed_has_status_error_and_the_exception(quick: 
         [event] = span.events
         assert event.name == "exception"
     assert ids(first)[0] == ids(second)[0]
+
+
+@task(entrypoint="tests.otel.leaks", max_attempts=1)
+async def leaks(code: Annotated[str, Secret()]) -> None:
+    raise ValueError(f"cannot use {[code]}")
+
+
+async def test_no_secret_of_a_task_is_in_its_span(quick: Settings, client: Client, db: Database) -> None:
+    async with running_worker(quick, middleware=[Tracing(made.provider)]):
+        await leaks.enqueue(code="hunter2-otel", client=client)
+        await put_one(db, '{"code": "hunter2-by-name"}', entrypoint=leaks.entrypoint)  # nobody has marked it
+        spans = await made.all_named("process default", 2)
+    for span in spans:
+        [event] = span.events
+        assert event.attributes
+        assert event.attributes["exception.message"] == "cannot use ['••••']"
+        assert "hunter2" not in span.to_json()
 
 
 async def test_a_refused_enqueue_is_an_error_of_its_span(client: Client) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import sentry_sdk
 from sentry_sdk.integrations.logging import LoggingIntegration
 
-from aaiclick_queue import Cancel, Client, Settings, TaskCancelled, TaskFailed, task
+from aaiclick_queue import Cancel, Client, Secret, Settings, TaskCancelled, TaskFailed, task
 from aaiclick_queue.integrations.sentry import Sentry
 from aaiclick_queue.postgres import Database
-from tests.tools import running_worker
+from tests.tools import put_one, running_worker, until
 
 events: list[Any] = []
 
@@ -124,3 +126,20 @@ async def test_what_a_task_sends_itself_carries_its_tags(quick: Settings, client
     [event] = events
     assert event["message"] == "said by a task"
     assert event["tags"]["aaiclick_queue.task_id"] == str(task_id)
+
+
+@task(entrypoint="tests.sentry.leaks", max_attempts=1)
+async def leaks(code: Annotated[str, Secret()]) -> None:
+    held = [code]
+    raise ValueError(f"cannot use {held}")
+
+
+async def test_no_secret_of_a_task_is_in_its_event(quick: Settings, client: Client, db: Database) -> None:
+    planted = secrets.token_hex(8)  # an event has the lines of this file too
+    async with running_worker(quick, middleware=[Sentry()]):
+        await leaks.enqueue(code=planted, client=client)
+        await put_one(db, json.dumps({"code": planted}), entrypoint=leaks.entrypoint)  # nobody has marked it
+        await until(lambda: len(events) == 2)
+    for event in events:
+        assert event["exception"]["values"][0]["value"] == "cannot use ['••••']"
+        assert planted not in str(event)

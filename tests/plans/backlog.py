@@ -103,11 +103,34 @@ INSERT INTO aaiclick_queue.ticks (registered_job_id, fire_at, due_at, job_id, ou
 SELECT -1 - i % {REGISTERED}, now() - make_interval(days => i / {REGISTERED}), now(), -i, 'FIRED'
 FROM generate_series(1, {TICKS}) AS i
 """
+# Thirteen days of figures and samples, and events of the system, the oldest of them to be forgotten.
+_FIGURES = """
+INSERT INTO aaiclick_queue.figures (minute, queue, entrypoint, completed, waits, runs)
+SELECT date_trunc('minute', now()) - make_interval(mins => i / 15), 'others', format('task %s', i % 15), 1,
+       array_fill(1, ARRAY[16]), array_fill(1, ARRAY[17]) FROM generate_series(15, 300000) AS i
+"""
+_SAMPLES = """
+INSERT INTO aaiclick_queue.samples (minute, queue, ready, running, delayed, held)
+SELECT date_trunc('minute', now()) - make_interval(mins => i / 15), format('line %s', i % 15), 1, 1, 1, 1
+FROM generate_series(15, 300000) AS i
+"""
+_SYSTEM_EVENTS = """
+INSERT INTO aaiclick_queue.system_events (type, created_at)
+SELECT 'TOKEN_USED', now() - make_interval(days => CASE WHEN i <= 1000 THEN 100 ELSE 1 END)
+FROM generate_series(1, 400000) AS i
+"""
+_OLD_OPERATIONS = """
+INSERT INTO aaiclick_queue.operations (kind, status, up_to, finished_at)
+SELECT 'cancel', 'DONE', 0, now() - interval '40 days' FROM generate_series(1, 20000) AS i
+"""
+OF_OPERATORS = (_FIGURES, _SAMPLES, _SYSTEM_EVENTS, _OLD_OPERATIONS)
 OF_SCHEDULES = (_REGISTERED, _TICKS)
 OF_JOBS = (_JOBS, _GROUPS, _JOB_TASKS, _GATES, _EDGES, _DEPENDENCIES, _WAITING)
-FILL = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS, *OF_JOBS, *OF_SCHEDULES)
+OF_TASKS = (_TASKS, _WORKERS, _LEASES, _DELAYED, _READY, _OUTBOX, _HISTORY, _HELD, _SLOTS)
+FILL = (*OF_TASKS, *OF_JOBS, *OF_SCHEDULES, *OF_OPERATORS)
 JOB_TABLES = ("jobs", "groups", "dependencies", "gates", "gate_edges", "waiting", "arrivals")
 SCHEDULE_TABLES = ("registered_jobs", "ticks")
+OPERATE_TABLES = ("figures", "samples", "system_events", "operations")
 HOT_TABLES = (
     "tasks",
     "ready",
@@ -119,6 +142,7 @@ HOT_TABLES = (
     "slots",
     *JOB_TABLES,
     *SCHEDULE_TABLES,
+    *OPERATE_TABLES,
 )
 # So that nobody refreshes the statistics behind the test's back.
 NO_AUTOVACUUM = tuple(f"ALTER TABLE aaiclick_queue.{table} SET (autovacuum_enabled = off)" for table in HOT_TABLES)

@@ -40,11 +40,14 @@ from aaiclick_queue.streams import Streams
 from aaiclick_queue.waiting import FINISHED
 from tests.plans.explain import Explained, ExplainingDatabase
 from tests.plans.job_rounds import JobRound
+from tests.plans.operate_rounds import OperateRound
 from tests.plans.schedule_rounds import ScheduleRound
 
 SPEC = Spec("shop.mail.send", "default", priority=5)
 LEASE_SECONDS = 86400
+_ONE_BY_ONE = "only after a row that Postgres cannot work on has stopped all, a hundred at most"
 COLD = {
+    "relay.ENQUEUED_IN": "where spans are made alone, at most 128 rows by their key",
     "pause.PAUSE_QUEUE": "by hand, one row",
     "pause.RESUME_QUEUE": "by hand, one row",
     "reaper.TAKE_ORPHANED_RUNS": "once a minute, looks at every lease",
@@ -54,6 +57,9 @@ COLD = {
     "enqueue.NODE": "once a process, reads no table",
     "days.OLD_DAYS": "every ten minutes, reads the catalog",
     "reaper.REFRESH_DEPTHS": "as seldom as it is slow, counts up to max_depth",
+    "lines.QUEUES": "every fifteen seconds by one process, and by hand: counts ten thousand a queue",
+    "sample.CREATED_IN_MINUTE": "once a minute by one process, reads what was created in it, 100,000 at most",
+    "lines.COUNT_LONG_LINES": "as seldom as it is slow, counts whole lines",
     "reaper.SWEEP_SLOTS": "once a minute, looks at every slot",
     "admit.STOPPING_OF": "once a minute a worker, by an index on few rows",
     "reaper.FORGET_LAPSED": "once a minute, looks at every limit",
@@ -78,7 +84,23 @@ COLD = {
     "reenter.": "by hand, at a clear or a retry: one job",
     "reset.": "by hand, a page of ten thousand of one job at a time",
     "sweep_gates.": "once a minute, a page of gates",
+    "archive.": "only with a history, a page of a thousand by their ids",
+    "prune.OVERDUE_PAGE": "only with a history, reads what COUNT_PAGE reads",
+    "prune.PRUNE_KEPT_PAGE": "only with a history, reads what PRUNE_PAGE reads",
     "attach.ARRIVE_NOW": "for an id that was drawn by a clock behind",
+    "days.DROP_DAY": "every ten minutes, a function that reads the catalog",
+    "quarantine.": _ONE_BY_ONE,
+    "reaper.TAKE_LOST_RUN": _ONE_BY_ONE,
+    "reaper.TAKE_ORPHANED_RUN": _ONE_BY_ONE,
+    "reaper.TAKE_OVERDUE_RUN": _ONE_BY_ONE,
+    "reaper.LOST_IDS": _ONE_BY_ONE,
+    "reaper.ORPHANED_IDS": _ONE_BY_ONE,
+    "reaper.OVERDUE_IDS": _ONE_BY_ONE,
+    "reaper.MOVE_ONE_DUE": _ONE_BY_ONE,
+    "reaper.DUE_IDS": _ONE_BY_ONE,
+    "resolve.NEXT_ARRIVALS": _ONE_BY_ONE,
+    "resolve.DROP_ARRIVAL": _ONE_BY_ONE,
+    "scheduler.HOLD_ONE": _ONE_BY_ONE,
 }
 
 
@@ -147,6 +169,7 @@ class Round:
         await self._admit()
         await JobRound(self._flow, self._application, self._take, worker_id=self._worker_id, batch=self._batch).run()
         await ScheduleRound(self._flow, worker_id=self._worker_id, batch=self._batch).run()
+        await OperateRound(self._flow, worker_id=self._worker_id, batch=self._batch).run()
         await self._reap()
         await self._cancel()
         await self._leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aaiclick_queue.flow.ahead import Ahead
 from aaiclick_queue.flow.prune_schedules import mark_overdue, prune_ticks
 from aaiclick_queue.flow.scheduler import Scheduler
 from aaiclick_queue.postgres import Database
@@ -39,6 +40,9 @@ DELETE FROM aaiclick_queue.registered_jobs WHERE queue = $1
 """
 
 
+SOONEST = "SELECT min(next_run_at) FROM aaiclick_queue.registered_jobs WHERE next_run_at > now()"
+
+
 class ScheduleRound:
     """Does with schedules of a queue of their own what a scheduler does, `batch` of them in a step."""
 
@@ -57,6 +61,7 @@ class ScheduleRound:
         fired = await scheduler.fire_once(limit=max(4, self._batch))
         assert fired.runs
         assert fired.is_left
+        await Ahead().look(self._flow, await self._flow.fetchval(SOONEST), seconds=0.0)
         await self._flow.fetch(FORGET, self._queue)
         await self._flow.fetch(OLD, self._worker_id, self._batch)
         assert await mark_overdue(self._flow, rows=self._batch) == self._batch

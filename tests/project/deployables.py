@@ -27,6 +27,8 @@ SETTINGS = WORKERS / "tasks.env.example"
 LOCKS = sorted(WORKERS.glob("*.lock"))
 UNITS = sorted(WORKERS.glob("systemd/*.service"))
 MANIFESTS = sorted(WORKERS.glob("kubernetes/*.yaml"))
+MONITORING = sorted(WORKERS.glob("monitoring/*"))
+APART = {"server.yaml", "keda.yaml"}
 Document = dict[str, Any]
 
 
@@ -48,9 +50,10 @@ def _documents(file: Path) -> list[Document]:
     return list(yaml.safe_load_all(file.read_text()))
 
 
-def the(kind: str) -> Document:
-    """The one Kubernetes document of that kind."""
-    [found] = [document for file in MANIFESTS for document in documents(file) if document["kind"] == kind]
+def the(kind: str, file: str | None = None) -> Document:
+    """The one document of that kind in that file; unless it is named, of the fleet and its scaling by Postgres."""
+    files = [one for one in MANIFESTS if (one.name not in APART if file is None else one.name == file)]
+    [found] = [document for one in files for document in documents(one) if document["kind"] == kind]
     return found
 
 
@@ -129,7 +132,7 @@ def calls() -> Iterator[tuple[str, list[str]]]:
             for container in containers(document):
                 found.append((shown(file), [*entrypoint, *container["args"]]))
                 probes = [container[name] for name in container if name.endswith("Probe")]
-                found += [(shown(file), probe["exec"]["command"]) for probe in probes]
+                found += [(shown(file), probe["exec"]["command"]) for probe in probes if "exec" in probe]
     for where, words in found:
         assert Path(words[0]).name == PROGRAM, f"{where}: {words}"
         yield where, words[1:]

@@ -45,11 +45,11 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_every_example_runs(example: Path, postgres_url: str) -> None:
+def test_every_example_runs(example: Path, postgres_url: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, example],
         cwd=example.parent,
-        env=os.environ | {PREFIX + "POSTGRES_URL": postgres_url},
+        env=os.environ | {PREFIX + "POSTGRES_URL": postgres_url, PREFIX + "LOG_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=60,

@@ -14,7 +14,9 @@ import yaml
 
 import aaiclick_queue
 from aaiclick_queue.cli.fleet_up import WIND_DOWN_SECONDS
+from aaiclick_queue.fleet.file import read
 from tests.project.deployables import (
+    FLEET,
     MANIFESTS,
     Document,
     containers,
@@ -28,7 +30,8 @@ from tests.project.deployables import (
 from tests.servers import find_tool
 
 VERSIONS = ("1.30", "1.37")  # the oldest that is worth a promise, and the newest whose schemas are known
-NOT_APPLIED = {"secret.example.yaml", "migrate.yaml", "keda.yaml", "hpa.yaml", "kustomization.yaml"}
+NOT_APPLIED = {"secret.example.yaml", "migrate.yaml", "hpa.yaml", "kustomization.yaml"}
+NOT_APPLIED |= {"keda.yaml", "keda-postgres.yaml", "server.yaml"}
 KUBERNETES = MANIFESTS[0].parent
 ALL = [(file, document) for file in MANIFESTS for document in documents(file)]
 
@@ -67,6 +70,21 @@ class Trigger(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     metadata: Query
 
 
+class Address(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    url: str
+    value_location: str
+    target_value: str
+    auth_mode: Literal["bearer"]
+
+
+class ServerTrigger(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    type: Literal["metrics-api"]
+    name: str
+    metric_type: Literal["AverageValue", "Value"]
+    authentication_ref: Metadata
+    metadata: Address
+
+
 class Fallback(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     failure_threshold: int
     replicas: int
@@ -98,6 +116,14 @@ class ScaledObject(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     spec: ScaledSpec
 
 
+class ServerScaledSpec(ScaledSpec, forbid_unknown_fields=True, rename="camel"):
+    triggers: list[ServerTrigger]  # type: ignore[assignment]
+
+
+class ServerScaledObject(ScaledObject, forbid_unknown_fields=True, rename="camel"):
+    spec: ServerScaledSpec
+
+
 class Image(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     name: str
     new_name: str
@@ -127,7 +153,8 @@ def kustomization() -> Kustomization:
 @pytest.mark.parametrize(("file", "document"), ALL, ids=lambda value: value.name if isinstance(value, Path) else "")
 def test_a_document_fits_its_schema(file: Path, document: Document, version: str) -> None:
     if document["kind"] in OF_NO_SCHEMA:
-        msgspec.convert(document, OF_NO_SCHEMA[document["kind"]])
+        by_server = file.name == "keda.yaml" and document["kind"] == "ScaledObject"
+        msgspec.convert(document, ServerScaledObject if by_server else OF_NO_SCHEMA[document["kind"]])
     else:
         kubernetes_validate.validate(document, version, strict=True)
 
@@ -181,7 +208,7 @@ def test_a_pod_is_the_user_of_the_image_and_writes_where_that_may() -> None:
     assert user == f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
     [container] = pod["containers"]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    assert mounts.keys() == {"/run/aaiclick-queue", "/tmp"}
+    assert mounts.keys() == {"/run/aaiclick-queue", "/tmp", "/var/log/aaiclick-queue"}
     assert set(mounts.values()) == {volume["name"] for volume in pod["volumes"] if "emptyDir" in volume}
 
 
@@ -242,8 +269,42 @@ def test_both_autoscalers_decide_alike() -> None:
     assert asked == {}
 
 
+def test_the_server_is_asked_by_keda_and_found_by_its_service() -> None:
+    server, service = the("Deployment", "server.yaml"), the("Service", "server.yaml")
+    pod = server["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    asked = msgspec.convert(the("ScaledObject", "keda.yaml"), ServerScaledObject).spec
+    [login] = the("TriggerAuthentication", "keda.yaml")["spec"]["secretTargetRef"]
+    assert login["key"] in the("Secret")["stringData"]
+    groups = read(FLEET, {}).groups
+    served = {queue: group.count for group in groups.values() for queue in group.queues or {}}
+    assert {trigger.name: int(trigger.metadata.target_value) for trigger in asked.triggers} == served
+    for trigger in asked.triggers:
+        host = f"http://{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+        assert trigger.metadata.url == f"{host}/api/v1/queues/{trigger.name}/scale"
+        assert trigger.authentication_ref.name == the("TriggerAuthentication", "keda.yaml")["metadata"]["name"]
+    assert asked.advanced == scaled().advanced
+    [container] = containers(server)
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(container["ports"][0]["containerPort"])
+
+
+def test_the_ports_of_a_pod_are_those_of_its_processes() -> None:
+    [container] = containers(the("Deployment"))
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    expected = {
+        f"{name}-{number + 1}": (group.probe_port or 0) + number
+        for name, group in read(FLEET, {}).groups.items()
+        for number in range(group.count)
+    }
+    assert ports == expected
+    annotations = the("Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert int(annotations["prometheus.io/port"]) in ports.values()
+
+
 def test_no_secret_is_more_than_an_example() -> None:
     for name, text in the("Secret")["stringData"].items():
-        assert ":change-me@" in text, name
+        assert ":change-me@" in text or text == "change-me", name
     assert "secret.example.yaml" not in kustomization().resources
     assert shown(KUBERNETES / "secret.example.yaml")

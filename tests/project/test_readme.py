@@ -34,8 +34,17 @@ PROJECT = Path(__file__).parents[2]
 README = PROJECT / "README.md"
 PAGES = [README, *sorted((PROJECT / "docs").glob("*.md"))]
 OPERATORS = [*PAGES, COMPOSE, *FILES]
+# Pages on how it is tested: they also name statements, and variables that tests read.
+INSIDE = {PROJECT / "docs" / name for name in ("benchmark.md", "chaos.md", "model.md")}
 MODULE = "shop"  # the pages' tasks are called shop.…
-OF_OTHERS = {"CLICKHOUSE_PASSWORD", "KEDA_POSTGRES_URL", "NO_COLOR", "POSTGRES_PASSWORD", "XDG_RUNTIME_DIR"}
+OF_OTHERS = {
+    "CLICKHOUSE_PASSWORD",
+    "KEDA_POSTGRES_URL",
+    "NO_COLOR",
+    "OTEL_TRACES_EXPORTER",
+    "POSTGRES_PASSWORD",
+    "XDG_RUNTIME_DIR",
+}
 
 
 def shown(path: Path) -> str:
@@ -59,12 +68,13 @@ def commands(page: Path) -> list[list[str]]:
     return [call[1:] for call in words]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
-def test_the_python_of_a_page_runs(page: Path, postgres_url: str) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if fences(page, "python")], ids=shown)
+def test_the_python_of_a_page_runs(page: Path, postgres_url: str, tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, __file__, page],
         cwd=PROJECT,
-        env=os.environ | {PREFIX + "POSTGRES_URL": postgres_url, "PYTHONPATH": str(PROJECT)},
+        env=os.environ
+        | {PREFIX + "POSTGRES_URL": postgres_url, PREFIX + "LOG_DIR": str(tmp_path), "PYTHONPATH": str(PROJECT)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -75,7 +85,7 @@ def test_the_python_of_a_page_runs(page: Path, postgres_url: str) -> None:
 def test_the_first_example_works_as_the_readme_says(tmp_path: Path, postgres_url: str) -> None:
     [hello] = [block for _, block in fences(README, "python") if block.startswith("# hello.py\n")]
     (tmp_path / "hello.py").write_text(hello)
-    environ = os.environ | {PREFIX + "POSTGRES_URL": postgres_url}
+    environ = os.environ | {PREFIX + "POSTGRES_URL": postgres_url, PREFIX + "LOG_DIR": str(tmp_path / "logs")}
     here = {"cwd": tmp_path, "env": environ, "text": True}
     with subprocess.Popen([sys.executable, "-m", "aaiclick_queue", "worker", "-A", "hello"], **here) as worker:  # type: ignore[call-overload]
         try:
@@ -117,12 +127,21 @@ def test_every_make_target_that_a_page_shows_exists() -> None:
     assert told - targets == set()
 
 
+def names_in_code() -> set[str]:
+    """Constants that are set, and names in quotes: so are variables of the environment read."""
+    files = (path for folder in ("aaiclick_queue", "tests") for path in (PROJECT / folder).rglob("*.py"))
+    pattern = re.compile(r"^([A-Z]+(?:_[A-Z]+)+)(?:: .+?)? = |\"([A-Z]+(?:_[A-Z]+)+)\"", re.MULTILINE)
+    return {name for path in files for match in pattern.findall(path.read_text()) for name in match if name}
+
+
 @pytest.mark.parametrize("page", OPERATORS, ids=shown)
 def test_every_setting_that_a_page_names_exists(page: Path) -> None:
     text = page.read_text()
     named = set(re.findall(rf"\b{PREFIX}([A-Z_]+[A-Z])\b", text))
     named |= set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)(?:=\S*)?`", text)) - OF_OTHERS
     known = {name.upper() for name in Settings.model_fields}
+    if page in INSIDE:
+        known |= names_in_code()
     assert {name.removeprefix(PREFIX) for name in named} - known == set()
 
 

@@ -93,12 +93,12 @@ def test_the_schema_is_migrated_before_a_unit_starts(file: Path) -> None:
 
 
 def test_what_all_units_share_is_the_same_in_all() -> None:
-    fleet, migrate, worker = (unit(file)["Service"] for file in UNITS)
+    fleet, migrate, server, worker = (unit(file)["Service"] for file in UNITS)
     hardening = {key for key in fleet if re.match(r"(Protect|Private|Restrict[A-Z]|NoNew|SystemCall|Lock|Cap)", key)}
     assert len(hardening) > 15
     for key in hardening - {"RestartPreventExitStatus"}:
-        assert fleet[key] == worker[key], key
-    for service in (fleet, migrate, worker):
+        assert fleet[key] == worker[key] == server[key], key
+    for service in (fleet, migrate, server, worker):
         assert service["User"] == "aaiclick-queue"
         assert service["NoNewPrivileges"] == "yes"
         assert service["ProtectSystem"] == "strict"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Self
 
 from aaiclick_queue.postgres import Connection, Database, Record
@@ -21,6 +21,7 @@ Scene = Callable[["Play"], Awaitable[None]]
 
 STEPS_IN_A_ROW = 14  # then it is somebody else's turn: a step that tries again and again would go on for ever
 STUCK_SECONDS = 20.0
+STATEMENT_SECONDS = 0.004  # most have been answered by then: one that has not may wait for a lock
 
 
 class Actor(Database):
@@ -31,6 +32,7 @@ class Actor(Database):
         self.name = ""
         self.pid = 0
         self.next_step = ""
+        self.is_dead = False
         self._turn = asyncio.Event()
         self._arrived = asyncio.Event()
 
@@ -41,6 +43,8 @@ class Actor(Database):
 
     async def gate(self, step: str) -> None:
         """Wait for the turn to do this."""
+        if self.is_dead:
+            raise asyncio.CancelledError
         self.next_step = step
         self._arrived.set()
         await self._turn.wait()
@@ -60,6 +64,18 @@ class Actor(Database):
     @property
     def settled(self) -> bool:
         return self._arrived.is_set()
+
+    async def settles(self, seconds: float) -> bool:
+        """Whether it is at its next step or its end by then."""
+        if not self.settled:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._arrived.wait()
+        return self.settled
+
+    async def comes_to_a_step(self) -> None:
+        """Wait until it is at its next step, or has ended."""
+        await self._arrived.wait()
 
     def go(self) -> str:
         """Let it do its next step; says which."""
@@ -137,11 +153,10 @@ class Play:
         """Until each has come to its next step, to its end, or to a lock that another one holds."""
         waiting: list[Actor] = []
         for actor in actors:
-            while not actor.settled:
+            while not await actor.settles(STATEMENT_SECONDS):
                 if await self._stage.waits_for_a_lock(actor):
                     waiting.append(actor)
                     break
-                await asyncio.sleep(0.0005)
         # The lock may have been let go by one that came to its step only after the other was looked at.
         if not all([not actor.settled and await self._stage.waits_for_a_lock(actor) for actor in waiting]):
             await self._settle(actors)
@@ -186,6 +201,27 @@ class Stage:
             choices = play.next_choices()
             played += 1
         assert played >= at_least, f"only {played} orders: the scene has no race in it"
+
+    async def dies(self, act: Act, at: int) -> bool:
+        """Let the act come to its end, or stop it before its step number `at` and drop its connection."""
+        actor = Actor(self.settings)
+        actor.begin("mortal", act)
+        try:
+            async with asyncio.timeout(STUCK_SECONDS):
+                for _ in range(at + 1):
+                    await actor.comes_to_a_step()
+                    if actor.task.done():
+                        actor.task.result()
+                        return False
+                    if at:
+                        actor.go()
+                        at -= 1
+                actor.is_dead = True
+                actor.task.cancel()
+                await asyncio.wait([actor.task])
+                return True
+        finally:
+            await actor.close()
 
     async def close(self) -> None:
         for actor in self._actors:

@@ -23,7 +23,7 @@ ORDER BY c.relname, a.attnum
 """
 CONSTRAINTS = """
 SELECT conrelid::regclass::text, quote_ident(conname) FROM pg_constraint
-WHERE connamespace = 'aaiclick_queue'::regnamespace AND contype IN ('c', 'f')
+WHERE connamespace = 'aaiclick_queue'::regnamespace AND contype IN ('c', 'f') AND coninhcount = 0
 """
 VALUES = {"N": "1", "S": "'x'", "U": "'{}'", "A": "'{}'", "B": "true", "D": "now()", "T": "'1 s'"}
 
@@ -34,7 +34,7 @@ def columns(queue: QueueUnderTest) -> dict[str, list[tuple[str, str]]]:
     found: dict[str, list[tuple[str, str]]] = {}
     with psycopg.connect(queue.url, autocommit=True) as connection:
         for table, name in connection.execute(CONSTRAINTS).fetchall():
-            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT {name}")  # any value will do
+            connection.execute(f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}")  # any value will do
         values: dict[str, dict[str, str]] = {}
         for table, column, kind, category, identity in connection.execute(COLUMNS):
             found.setdefault(table, []).append((column, kind))

@@ -44,7 +44,7 @@ if one_leaves == 0 and sys.argv[2] == "child":
     sys.exit()
 if one_leaves != 0 and sys.argv[2] == "parent":
     server.stop()
-print(server.dsn, flush=True)
+os.write(1, server.dsn.encode() + bytes([10]))  # at once: both write to one pipe
 sys.stdin.readline()
 if one_leaves != 0:
     os.wait()

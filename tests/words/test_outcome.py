@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import msgspec
 import pytest
 
@@ -130,3 +133,12 @@ def test_a_long_text_loses_its_middle_and_says_so() -> None:
 )
 def test_an_outcome_goes_from_process_to_process(outcome: Outcome) -> None:
     assert msgspec.json.decode(msgspec.json.encode(outcome), type=Outcome) == outcome
+
+
+def test_an_error_is_known_by_the_last_line_that_is_the_user_s_own() -> None:
+    def parse() -> None:
+        json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        parse()
+    assert re.fullmatch(r"test_outcome\.py:\d+ in parse", Error.of(raised.value).where)

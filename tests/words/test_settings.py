@@ -10,7 +10,8 @@ import pydantic
 import pytest
 
 from aaiclick_queue.errors import SettingsError
-from aaiclick_queue.settings import SYSTEM_HOME, Settings, masked
+from aaiclick_queue.homes import SYSTEM_HOME
+from aaiclick_queue.settings import Settings, masked
 
 
 def test_without_anything_set_the_defaults_hold() -> None:

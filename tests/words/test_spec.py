@@ -98,7 +98,7 @@ def test_what_is_given_is_what_is_meant(given: dict[str, Any], field: str, value
         ({"retry_max_delay": "1m"}, "retry_max_delay='1m'"),
         ({"max_retries": -1}, "max_retries=-1: give a whole number from 0 to 999"),
         ({"max_retries": "3"}, "max_retries='3': give a whole number"),
-        ({"retry_backoff": "yes"}, "retry_delay='yes'"),
+        ({"retry_backoff": "yes"}, "retry_backoff='yes'"),
         ({"prioriti": 1}, "unknown option 'prioriti': did you mean 'priority'"),
         ({"max_retry": 1}, "did you mean 'max_retries'"),
         ({"retry": Policy()}, "unknown option 'retry'"),

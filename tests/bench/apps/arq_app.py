@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import uvloop
 from arq import create_pool
@@ -18,18 +18,28 @@ REDIS = RedisSettings.from_dsn(os.environ["BENCH_REDIS_URL"])
 AT_ONCE = 100
 
 
-async def noop(ctx: dict[str, Any], n: int) -> None:
+async def noop(ctx, value) -> None:
     tally.ran()
 
 
-async def clocked(ctx: dict[str, Any], sent_ns: int) -> None:
-    tally.clocked(sent_ns)
+async def clocked(ctx, value) -> None:
+    tally.clocked(value)
+
+
+async def slept(ctx, value) -> None:
+    await asyncio.sleep(tally.SLEEP_SECONDS)
+    tally.ran()
+
+
+async def burnt(ctx, value) -> None:
+    tally.burn()
+    tally.ran()
 
 
 class WorkerSettings:
-    functions: ClassVar = [noop, clocked]
+    functions: ClassVar = [noop, clocked, slept, burnt]
     redis_settings = REDIS
-    max_jobs = 100
+    max_jobs = int(os.environ.get("BENCH_SLOTS", "100"))
     queue_read_limit = 1000
     poll_delay = 0.01
     keep_result = 0
@@ -37,23 +47,20 @@ class WorkerSettings:
 
 
 class Producer:
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool) -> None:
         self._pool = pool
 
-    async def noop(self, n: int) -> None:
-        await self._pool.enqueue_job("noop", n)
+    async def one(self, name, value) -> None:
+        await self._pool.enqueue_job(name, value)
 
-    async def clocked(self, sent_ns: int) -> None:
-        await self._pool.enqueue_job("clocked", sent_ns)
-
-    async def many(self, count: int) -> None:
-        # It has no bulk call: as many as a pool may have under way.
-        for start in range(0, count, AT_ONCE):
-            await asyncio.gather(*(self.noop(n) for n in range(start, min(start + AT_ONCE, count))))
+    async def many(self, name, values) -> None:
+        # It has no bulk call: a hundred at a time.
+        for start in range(0, len(values), AT_ONCE):
+            await asyncio.gather(*(self.one(name, value) for value in values[start : start + AT_ONCE]))
 
 
 @asynccontextmanager
-async def producer():  # noqa: ANN201
+async def producer():
     pool = await create_pool(REDIS)
     yield Producer(pool)
     await pool.aclose()

@@ -1,23 +1,38 @@
-"""The limit of the design: the product's own claim and complete statements in a loop, with no product around them."""
+"""The limit of the design: the product's own statements and Redis commands in a loop, with no product around them."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
+import redis.asyncio
 
 from aaiclick_queue import Settings
 from aaiclick_queue.flow.claim import CLAIM_NEXT_IN_LINE, HEAD
 from aaiclick_queue.flow.complete import COMPLETE_SUCCEEDED
-from aaiclick_queue.flow.heartbeat import REGISTER_WORKER
+from aaiclick_queue.flow.enqueue import ENQUEUE, NODE
+from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.flow.relay import FORGET_OUTBOX_ROWS
+from aaiclick_queue.ids import IdSource
 from aaiclick_queue.postgres import FLOW_PLANS, SESSION, plain_dsn
 from tests.bench.apps import driver, tally
-from tests.bench.apps.ours import producer, setup
+from tests.bench.apps.ours import setup
 
-BATCH = 500  # as many as a worker of the product claims at most
+BATCH = int(os.environ.get("BENCH_BATCH", "500"))  # 500: as many as a worker of the product claims at most
 CONNECTIONS = 2  # one claims while the other completes
+WRITERS = 4
+STREAM, GROUP = "{aaiq}:wake:default", "aaiq"
+ENTRIES_KEPT = 10_000
+TASKS_AN_ENTRY = 100
+FREE: list[Any] = [None] * 7  # countdown, eta, expires (two of them), correlation id, metadata, spawn key
+# Name, queue, priority, attempts, retry, timeout, parent, flags, concurrency keys, keep, hooks.
+SPEC: list[Any] = [None, "default", 0, None, None, None, None, 0, None, None, None]
 
 
 async def work() -> None:
@@ -27,22 +42,91 @@ async def work() -> None:
 
 
 async def _claim_and_complete() -> None:
-    url = Settings.load().postgres_url
-    assert url is not None
-    connection = await asyncpg.connect(plain_dsn(url), server_settings=SESSION | FLOW_PLANS)
+    connection = await _connection()
+    server = redis.asyncio.Redis.from_url(os.environ["BENCH_REDIS_URL"])
     worker_id = secrets.randbits(62)
-    await connection.execute(REGISTER_WORKER, worker_id, 3600.0, os.getpid(), BATCH, "bare", "bare", ["default"], None)
+    await register(
+        connection, Identity(worker_id, os.getpid(), BATCH, "bare", "bare", ("default",)), lease_seconds=3600.0
+    )
+    await _make_group(server)
     mark = HEAD
     while True:
         place = ([part] for part in mark)
         rows = await connection.fetch(CLAIM_NEXT_IN_LINE, ["default"], *place, BATCH, worker_id, 3600.0, 35.0)
         if not rows:
-            await asyncio.sleep(0.01)
+            await server.xreadgroup(GROUP, str(worker_id), {STREAM: ">"}, count=16, block=1000, noack=True)
+            mark = HEAD
+            continue
+        await _execute(rows)
         mark = min((row["rank"], row["order_key"], row["task_id"]) for row in rows) if len(rows) == BATCH else HEAD
         ids, epochs = [row["task_id"] for row in rows], [row["run_epoch"] for row in rows]
         ages = [0.0] * len(rows)
-        done = await connection.fetch(COMPLETE_SUCCEEDED, ids, epochs, [None] * len(rows), ages, ages, worker_id)
-        tally.ran(len(done))
+        await connection.fetch(COMPLETE_SUCCEEDED, ids, epochs, [None] * len(rows), ages, ages, worker_id)
+
+
+async def _execute(rows: Sequence[Any]) -> None:
+    match rows[0]["entrypoint"]:
+        case "bench.clocked":
+            for row in rows:
+                tally.clocked(json.loads(row["kwargs"])["value"])
+            return
+        case "bench.slept":
+            await asyncio.gather(*(asyncio.sleep(tally.SLEEP_SECONDS) for _ in rows))
+        case "bench.burnt":
+            for _ in rows:
+                tally.burn()
+    tally.ran(len(rows))
+
+
+class Producer:
+    """One statement and one pipeline a call."""
+
+    def __init__(self, pool: asyncpg.Pool, server: Any, ids: IdSource) -> None:
+        self._pool = pool
+        self._server = server
+        self._ids = ids
+
+    async def one(self, name: str, value: int) -> None:
+        await self.many(name, [value])
+
+    async def many(self, name: str, values: Sequence[int]) -> None:
+        ids, kwargs = self._ids.take(len(values)), [f'{{"value":{value}}}' for value in values]
+        rows = await self._pool.fetch(ENQUEUE, ids, kwargs, *FREE, f"bench.{name}", *SPEC, len(values), None)
+        async with self._server.pipeline(transaction=False) as pipeline:
+            for _ in range(min(-(-len(values) // TASKS_AN_ENTRY), 64)):
+                fields = {"rank": 0, "order_key": ids[0], "n": min(len(values), TASKS_AN_ENTRY)}
+                pipeline.xadd(STREAM, fields, maxlen=ENTRIES_KEPT, approximate=True)
+            await pipeline.execute()
+        await self._pool.execute(FORGET_OUTBOX_ROWS, [row["outbox_id"] for row in rows])
+
+
+@asynccontextmanager
+async def producer() -> AsyncIterator[Producer]:
+    server = redis.asyncio.Redis.from_url(os.environ["BENCH_REDIS_URL"])
+    await _make_group(server)
+    given: dict[str, Any] = {"min_size": WRITERS, "max_size": WRITERS, "server_settings": SESSION | FLOW_PLANS}
+    async with asyncpg.create_pool(_dsn(), **given) as pool:
+        row = await pool.fetchrow(NODE)
+        assert row is not None
+        yield Producer(pool, server, IdSource(row["node"], row["clock"] - asyncio.get_running_loop().time()))
+    await server.aclose()
+
+
+async def _make_group(server: Any) -> None:
+    try:
+        await server.xgroup_create(STREAM, GROUP, id="$", mkstream=True)
+    except redis.ResponseError:
+        return  # it is there
+
+
+async def _connection() -> Any:
+    return await asyncpg.connect(_dsn(), server_settings=SESSION | FLOW_PLANS)
+
+
+def _dsn() -> str:
+    url = Settings.load().postgres_url
+    assert url is not None
+    return plain_dsn(url)
 
 
 if __name__ == "__main__":

@@ -4,46 +4,89 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import asynccontextmanager
-from typing import Any
 
-from celery import Celery
+from celery import Celery, chain, chord
 
 from tests.bench.apps import driver, tally
 
-app = Celery("bench", broker=os.environ["BENCH_REDIS_URL"])
-app.conf.update(task_ignore_result=True, worker_prefetch_multiplier=128, broker_connection_retry_on_startup=True)
+URL = os.environ["BENCH_REDIS_URL"]
+# A chord needs a result backend; nothing else here does.
+app = Celery("bench", broker=URL, backend=URL if "BENCH_JOBS" in os.environ else None)
+app.conf.update(
+    task_ignore_result="BENCH_JOBS" not in os.environ,
+    worker_prefetch_multiplier=128,
+    broker_connection_retry_on_startup=True,
+)
 
 
 @app.task(name="bench.noop")
-def noop(n: int) -> None:
+def noop(value):
     tally.ran()
 
 
 @app.task(name="bench.clocked")
-def clocked(sent_ns: int) -> None:
-    tally.clocked(sent_ns)
+def clocked(value):
+    tally.clocked(value)
+
+
+@app.task(name="bench.slept")
+def slept(value):
+    time.sleep(tally.SLEEP_SECONDS)
+    tally.ran()
+
+
+@app.task(name="bench.burnt")
+def burnt(value):
+    tally.burn()
+    tally.ran()
+
+
+@app.task(name="bench.part")
+def part(before, value):
+    tally.ran()
+    return value
+
+
+@app.task(name="bench.total")
+def total(parts):
+    tally.ran()
+    return sum(parts)
+
+
+@app.task(name="bench.hop")
+def hop(before):
+    tally.ran()
+    return before + 1
+
+
+TASKS = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": burnt}
 
 
 class Producer:
     """Everything through one producer, which saves Celery the pool's lock a call."""
 
-    def __init__(self, producer: Any) -> None:
+    def __init__(self, producer) -> None:
         self._producer = producer
 
-    async def noop(self, n: int) -> None:
-        noop.apply_async((n,), producer=self._producer)
+    async def one(self, name, value) -> None:
+        TASKS[name].apply_async((value,), producer=self._producer)
 
-    async def clocked(self, sent_ns: int) -> None:
-        clocked.apply_async((sent_ns,), producer=self._producer)
+    async def many(self, name, values) -> None:
+        task = TASKS[name]
+        for value in values:
+            task.apply_async((value,), producer=self._producer)
 
-    async def many(self, count: int) -> None:
-        for n in range(count):
-            noop.apply_async((n,), producer=self._producer)
+    async def wide(self, count) -> None:
+        chain(noop.si(0), chord([part.si(None, n) for n in range(count)], total.s())).apply_async()
+
+    async def deep(self, count) -> None:
+        chain(hop.s(0), *(hop.s() for _ in range(count - 1))).apply_async()
 
 
 @asynccontextmanager
-async def producer():  # noqa: ANN201
+async def producer():
     with app.producer_pool.acquire(block=True) as given:
         yield Producer(given)
 

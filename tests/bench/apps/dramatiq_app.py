@@ -4,41 +4,77 @@
 from __future__ import annotations
 
 import os
-from contextlib import asynccontextmanager
+import time
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
+from dramatiq.middleware import GroupCallbacks
+from dramatiq.rate_limits.backends import RedisBackend
 
 from tests.bench.apps import driver, tally
 
-dramatiq.set_broker(RedisBroker(url=os.environ["BENCH_REDIS_URL"]))
+URL = os.environ["BENCH_REDIS_URL"] + "?max_connections=2000"  # redis-py's 100 are too few for 500 greenlets
+broker = RedisBroker(url=URL)
+if "BENCH_JOBS" in os.environ:  # a group's callback counts its ends in Redis
+    broker.add_middleware(GroupCallbacks(RedisBackend(url=URL)))
+dramatiq.set_broker(broker)
 
 
 @dramatiq.actor
-def noop(n: int) -> None:
+def noop(value):
     tally.ran()
 
 
 @dramatiq.actor
-def clocked(sent_ns: int) -> None:
-    tally.clocked(sent_ns)
+def clocked(value):
+    tally.clocked(value)
+
+
+@dramatiq.actor
+def slept(value):
+    time.sleep(tally.SLEEP_SECONDS)
+    tally.ran()
+
+
+@dramatiq.actor
+def burnt(value):
+    tally.burn()
+    tally.ran()
+
+
+@dramatiq.actor
+def fan(count):
+    tally.ran()
+    group = dramatiq.group(noop.message(n) for n in range(count))
+    group.add_completion_callback(noop.message(-1))
+    group.run()
+
+
+@dramatiq.actor
+def hop(before):
+    tally.ran()
+    return before + 1
+
+
+TASKS = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": burnt}
 
 
 class Producer:
-    async def noop(self, n: int) -> None:
-        noop.send(n)
+    async def one(self, name, value) -> None:
+        TASKS[name].send(value)
 
-    async def clocked(self, sent_ns: int) -> None:
-        clocked.send(sent_ns)
+    async def many(self, name, values) -> None:
+        # What its group().run() does, less the group: one message after another.
+        task = TASKS[name]
+        for value in values:
+            task.send(value)
 
-    async def many(self, count: int) -> None:
-        dramatiq.group(noop.message(n) for n in range(count)).run()
+    async def wide(self, count) -> None:
+        fan.send(count)
 
-
-@asynccontextmanager
-async def producer():  # noqa: ANN201
-    yield Producer()
+    async def deep(self, count) -> None:
+        dramatiq.pipeline([hop.message(0), *(hop.message() for _ in range(count - 1))]).run()
 
 
 if __name__ == "__main__":
-    driver.main(producer)
+    driver.main(driver.opened(Producer()))

@@ -1,26 +1,32 @@
-"""This product under measurement: its tasks, its producer, and a worker for as long as there is no command line."""
+"""This product under measurement: its tasks and its producer."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from aaiclick_queue import Client, Plan, Settings, Worker, connect, job, migrate, task
+from aaiclick_queue import Client, Settings, connect, job, migrate, task
 from tests.bench.apps import driver, tally
+
+ROWS = 5000  # of one transaction
 
 
 @task(entrypoint="bench.noop")
-async def noop(n: int) -> None:
+async def noop(value: int) -> None:
     tally.ran()
 
 
 @task(entrypoint="bench.clocked")
-async def clocked(sent_ns: int) -> None:
-    tally.clocked(sent_ns)
+async def clocked(value: int) -> None:
+    tally.clocked(value)
+
+
+@task(entrypoint="bench.slept")
+async def slept(value: int) -> None:
+    await asyncio.sleep(tally.SLEEP_SECONDS)
+    tally.ran()
 
 
 @task(entrypoint="bench.first")
@@ -65,25 +71,21 @@ class Producer:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._noop = noop.options(client=client)
-        self._clocked = clocked.options(client=client)
+        named = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": _burnt()}
+        self._tasks = {name: given.options(client=client) for name, given in named.items()}
 
-    async def noop(self, n: int) -> None:
-        await self._noop.enqueue(n)
+    async def one(self, name: str, value: int) -> None:
+        await self._tasks[name].enqueue(value)
 
-    async def clocked(self, sent_ns: int) -> None:
-        await self._clocked.enqueue(sent_ns)
+    async def many(self, name: str, values: Sequence[int]) -> None:
+        for start in range(0, len(values), ROWS):
+            await self._tasks[name].enqueue_many({"value": value} for value in values[start : start + ROWS])
 
     async def wide(self, count: int) -> None:
-        run = await wide.enqueue(count, client=self._client)
-        assert await run.result() == count * (count - 1) // 2
+        await wide.enqueue(count, client=self._client)
 
     async def deep(self, count: int) -> None:
-        run = await deep.enqueue(count, client=self._client)
-        assert await run.result() == count
-
-    async def many(self, count: int) -> None:
-        await self._noop.enqueue_many({"n": n} for n in range(count))
+        await deep.enqueue(count, client=self._client)
 
 
 @asynccontextmanager
@@ -92,17 +94,15 @@ async def producer() -> AsyncIterator[Producer]:
         yield Producer(client)
 
 
+def _burnt() -> Any:
+    from tests.bench.apps.ours_cpu import burnt  # a worker that knows it keeps warm children, and others should not
+
+    return burnt
+
+
 async def setup() -> None:
     await migrate.upgrade(Settings.load())
 
 
-async def work() -> None:
-    settings = Settings.load()
-    logging.basicConfig(level=settings.log_level)
-    worker = Worker(settings, Plan())
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.stop)
-    await worker.run()
-
-
 if __name__ == "__main__":
-    driver.main(producer, setup=setup, work=work)
+    driver.main(producer, setup=setup)

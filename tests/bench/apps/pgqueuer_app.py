@@ -3,53 +3,62 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import asynccontextmanager
 
 import asyncpg
 from pgqueuer import PgQueuer
 from pgqueuer.db import AsyncpgDriver, AsyncpgPoolDriver
-from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
 from tests.bench.apps import driver, tally
 
 URL = os.environ["BENCH_POSTGRES_URL"]
 ROWS = 1000  # of one statement
+BATCH = 100
 
 
 async def work() -> None:
     pgq = PgQueuer(AsyncpgDriver(await asyncpg.connect(URL)))
 
     @pgq.entrypoint("noop")
-    async def noop(job: Job) -> None:
+    async def noop(job) -> None:
         tally.ran()
 
     @pgq.entrypoint("clocked")
-    async def clocked(job: Job) -> None:
+    async def clocked(job) -> None:
         tally.clocked(int(job.payload))
 
-    await pgq.run(batch_size=100)
+    @pgq.entrypoint("slept")
+    async def slept(job) -> None:
+        await asyncio.sleep(tally.SLEEP_SECONDS)
+        tally.ran()
+
+    @pgq.entrypoint("burnt")
+    async def burnt(job) -> None:
+        tally.burn()
+        tally.ran()
+
+    slots = os.environ.get("BENCH_SLOTS")
+    await pgq.run(batch_size=BATCH, max_concurrent_tasks=int(slots) if slots else None)
 
 
 class Producer:
-    def __init__(self, queries: Queries) -> None:
+    def __init__(self, queries) -> None:
         self._queries = queries
 
-    async def noop(self, n: int) -> None:
-        await self._queries.enqueue("noop", b"%d" % n)
+    async def one(self, name, value) -> None:
+        await self._queries.enqueue(name, b"%d" % value)
 
-    async def clocked(self, sent_ns: int) -> None:
-        await self._queries.enqueue("clocked", b"%d" % sent_ns)
-
-    async def many(self, count: int) -> None:
-        for start in range(0, count, ROWS):
-            part = range(start, min(start + ROWS, count))
-            await self._queries.enqueue(["noop"] * len(part), [b"%d" % n for n in part], [0] * len(part))
+    async def many(self, name, values) -> None:
+        for start in range(0, len(values), ROWS):
+            part = values[start : start + ROWS]
+            await self._queries.enqueue([name] * len(part), [b"%d" % value for value in part], [0] * len(part))
 
 
 @asynccontextmanager
-async def producer():  # noqa: ANN201
+async def producer():
     async with asyncpg.create_pool(URL, min_size=4, max_size=10) as pool:
         yield Producer(Queries(AsyncpgPoolDriver(pool)))
 

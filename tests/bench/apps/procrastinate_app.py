@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import asynccontextmanager
 
@@ -15,29 +16,41 @@ app = App(connector=PsycopgConnector(conninfo=os.environ["BENCH_POSTGRES_URL"], 
 
 
 @app.task(name="noop")
-async def noop(n: int) -> None:
+async def noop(value) -> None:
     tally.ran()
 
 
 @app.task(name="clocked")
-async def clocked(sent_ns: int) -> None:
-    tally.clocked(sent_ns)
+async def clocked(value) -> None:
+    tally.clocked(value)
+
+
+@app.task(name="slept")
+async def slept(value) -> None:
+    await asyncio.sleep(tally.SLEEP_SECONDS)
+    tally.ran()
+
+
+@app.task(name="burnt")
+async def burnt(value) -> None:
+    tally.burn()
+    tally.ran()
+
+
+TASKS = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": burnt}
 
 
 class Producer:
-    async def noop(self, n: int) -> None:
-        await noop.defer_async(n=n)
+    async def one(self, name, value) -> None:
+        await TASKS[name].defer_async(value=value)
 
-    async def clocked(self, sent_ns: int) -> None:
-        await clocked.defer_async(sent_ns=sent_ns)
-
-    async def many(self, count: int) -> None:
-        for start in range(0, count, ROWS):
-            await noop.batch_defer_async(*({"n": n} for n in range(start, min(start + ROWS, count))))
+    async def many(self, name, values) -> None:
+        for start in range(0, len(values), ROWS):
+            await TASKS[name].batch_defer_async(*({"value": value} for value in values[start : start + ROWS]))
 
 
 @asynccontextmanager
-async def producer():  # noqa: ANN201
+async def producer():
     async with app.open_async():
         yield Producer()
 

@@ -1,4 +1,4 @@
-"""What the measured tasks write down, the same in every system: how many ran where, and how late they started.
+"""What the measured tasks do and write down, the same in every system: how many ran where, and how late they started.
 
 Standard library alone, because it is imported in every peer's venv. A run costs 0.2 µs: one number in shared memory.
 """
@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 FOLDER = "BENCH_FOLDER"
+STEP_SECONDS = "BENCH_STEP_SECONDS"  # whoever hangs costs one figure and this
 SLOTS = 4096  # threads of all workers; slot 0 counts those that are taken
 _CELL = struct.Struct("=qq")  # pid, runs
 _LATE = struct.Struct("=q")
+SLEEP_SECONDS = 0.01  # of a task that waits for input or output
+BURN_STEPS = 50_000  # of a task that computes: about 3 ms, and the interpreter is not let go of
 
 
 class Seen(NamedTuple):
@@ -46,9 +49,16 @@ def ran(runs: int = 1) -> None:
 def clocked(sent_ns: int) -> None:
     """Write down the time since the enqueue was called."""
     late = time.time_ns() - sent_ns
-    file = os.open(own_folder() / "late", os.O_WRONLY | os.O_APPEND)
-    os.write(file, _LATE.pack(late))
-    os.close(file)
+    if not _files:
+        _files.append(os.open(own_folder() / "late", os.O_WRONLY | os.O_APPEND))
+    os.write(_files[0], _LATE.pack(late))
+
+
+def burn() -> None:
+    """Compute for a while, in Python."""
+    total = 0
+    for n in range(BURN_STEPS):
+        total += n * n
 
 
 def seen(folder: Path) -> Seen:
@@ -61,6 +71,16 @@ def seen(folder: Path) -> Seen:
 def lates(folder: Path) -> list[int]:
     """Nanoseconds from each enqueue call to the first line of its task, in the order of their start."""
     return [late for (late,) in _LATE.iter_unpack((folder / "late").read_bytes())]
+
+
+def late_count(folder: Path) -> int:
+    """How many have told how late they were."""
+    return (folder / "late").stat().st_size // _LATE.size
+
+
+def step_seconds() -> float:
+    """How long a step of a measurement may take."""
+    return float(os.environ.get(STEP_SECONDS, "90"))
 
 
 def own_folder() -> Path:
@@ -87,4 +107,5 @@ def _after_fork() -> None:
 
 _here = threading.local()
 _cells: list[memoryview] = []
+_files: list[int] = []
 os.register_at_fork(after_in_child=_after_fork)

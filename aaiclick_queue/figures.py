@@ -1,0 +1,207 @@
+"""Reads for people: what was done, minute by minute, from counts that workers add up with their heartbeats.
+
+Every read is bounded by time and by rows, whatever ran. A minute is complete some ten seconds after its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from .buckets import RUN_BUCKETS, WAIT_BUCKETS, added, percentile
+from .postgres import Database
+
+HOURS_LIMIT = 168
+FINE_HOURS = 6  # up to here a point a minute, beyond a point an hour: older minutes are folded (flow/prune_operate.py)
+ROWS_LIMIT = 300_000  # newest rows that one read goes through
+QUEUES_LIMIT = 1000
+ENTRYPOINTS_LIMIT = 500
+RATE_MINUTES = 5  # that the speed of now is taken from
+_COUNTS = "completed, failed, retried, lost, cancelled, snoozed"
+_SUMS = ", ".join(f"sum({name})::bigint AS {name}" for name in _COUNTS.split(", "))
+_SPREADS = f"{added('waits', WAIT_BUCKETS)}, {added('runs', RUN_BUCKETS)}"
+# By the primary key from the newest back, so that the limit leaves the oldest out.
+_NEWEST = f"""
+    SELECT minute, queue, entrypoint, {_COUNTS}, wait_seconds, run_seconds, waits, runs FROM aaiclick_queue.figures
+    WHERE minute > now() - make_interval(secs => $1::float8) ORDER BY minute DESC LIMIT {ROWS_LIMIT}"""
+THROUGHPUT = f"""
+SELECT to_timestamp(floor(extract(epoch FROM f.minute) / $2::float8) * $2::float8) AS start, {_SUMS}
+FROM ({_NEWEST}) AS f GROUP BY 1 ORDER BY 1
+"""
+QUEUE_FIGURES = f"""
+SELECT f.queue, {_SPREADS} FROM ({_NEWEST}) AS f GROUP BY f.queue ORDER BY f.queue LIMIT {QUEUES_LIMIT}
+"""
+QUEUE_MINUTES = f"""
+SELECT f.queue, date_trunc('minute', now()) AS last, f.minute,
+       sum(f.completed + f.failed + f.cancelled)::bigint AS done
+FROM ({_NEWEST}) AS f GROUP BY f.queue, f.minute
+"""
+# The last samples of each queue: their lines, and what came in.
+QUEUE_SAMPLES = f"""
+SELECT queue, avg(created)::float8 AS created, (array_agg(ready ORDER BY minute DESC))[1] AS ready
+FROM aaiclick_queue.samples WHERE minute >= date_trunc('minute', now()) - make_interval(mins => $1::int)
+GROUP BY queue ORDER BY queue LIMIT {QUEUES_LIMIT}
+"""
+ENTRYPOINT_FIGURES = f"""
+SELECT f.queue, f.entrypoint, {_SUMS}, sum(f.run_seconds)::float8 AS run_seconds, {_SPREADS}
+FROM ({_NEWEST}) AS f WHERE $2::text IS NULL OR f.queue = $2
+GROUP BY f.queue, f.entrypoint ORDER BY sum(f.completed + f.failed + f.retried) DESC, f.queue, f.entrypoint
+LIMIT {ENTRYPOINTS_LIMIT}
+"""
+# One look by key a minute: read in order, the week of one queue would be that of all queues.
+QUEUE_HISTORY = f"""
+SELECT to_timestamp(floor(extract(epoch FROM m.minute) / $3::float8) * $3::float8) AS start,
+       max(s.ready) AS ready, round(avg(s.running))::int AS running, max(s.delayed) AS delayed, max(s.held) AS held,
+       sum(s.created)::bigint AS created, max(s.oldest_seconds) AS oldest_seconds,
+       coalesce(sum(f.done), 0)::bigint AS done, coalesce(sum(f.failed), 0)::bigint AS failed,
+       {_SPREADS}
+FROM generate_series(date_trunc('minute', now()) - make_interval(hours => $2::int), now(), '1 min') AS m(minute)
+LEFT JOIN LATERAL (
+    SELECT ready, running, delayed, held, created, oldest_seconds FROM aaiclick_queue.samples
+    WHERE minute = m.minute AND queue = $1::text OFFSET 0) AS s ON true
+LEFT JOIN LATERAL (
+    SELECT sum(completed + failed + cancelled) AS done, sum(failed) AS failed, {_SPREADS} FROM aaiclick_queue.figures
+    WHERE minute = m.minute AND queue = $1::text) AS f ON true
+GROUP BY 1 ORDER BY 1
+"""
+
+
+class Throughput(msgspec.Struct, frozen=True):
+    """What runs came to in a minute, or in an hour where more than six hours were asked for."""
+
+    start: datetime
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+    lost: int = 0
+    cancelled: int = 0
+    snoozed: int = 0
+
+
+class QueueFigures(msgspec.Struct, frozen=True):
+    """How a queue does. Rates are those of the last five full minutes; None where nothing is known."""
+
+    done_per_minute: float
+    created_per_minute: float | None
+    wait_p50: float | None
+    wait_p95: float | None
+    run_p50: float | None
+    run_p95: float | None
+    drain_seconds: float | None  # until the line is empty at these rates; None: never, or it is not known
+    spark: list[int]  # done, minute by minute, up to the last full one
+
+
+class EntrypointFigures(msgspec.Struct, frozen=True):
+    """What the runs of one entrypoint on one queue came to; `other` stands for those beyond 200 a minute."""
+
+    queue: str
+    entrypoint: str
+    completed: int
+    failed: int
+    retried: int
+    lost: int
+    cancelled: int
+    snoozed: int
+    average_seconds: float | None
+    wait_p50: float | None
+    wait_p95: float | None
+    run_p50: float | None
+    run_p95: float | None
+
+
+class QueueSample(msgspec.Struct, frozen=True):
+    """A queue in a minute, or at its deepest in an hour; None: nobody looked then."""
+
+    start: datetime
+    ready: int | None
+    running: int | None
+    delayed: int | None
+    held: int | None
+    created: int | None
+    oldest_seconds: float | None
+    done: int
+    failed: int
+    wait_p50: float | None
+    wait_p95: float | None
+    run_p50: float | None
+    run_p95: float | None
+
+
+async def read_throughput(db: Database, *, hours: int) -> list[Throughput]:
+    """One entry a minute, or an hour beyond six hours, with those in which nothing ended; oldest first."""
+    step = _step(hours)
+    rows = {row["start"]: row for row in await db.fetch(THROUGHPUT, _hours(hours) * 3600.0, step.total_seconds())}
+    now: datetime = await db.fetchval("SELECT now()")
+    last = datetime.fromtimestamp(now.timestamp() // step.total_seconds() * step.total_seconds(), now.tzinfo)
+    starts = [last - step * back for back in reversed(range(int(timedelta(hours=_hours(hours)) / step)))]
+    return [Throughput(**dict(rows[start])) if start in rows else Throughput(start) for start in starts]
+
+
+async def read_queue_figures(db: Database, *, minutes: int = 60) -> dict[str, QueueFigures]:
+    """Rates, waits and runs of each queue in which something ended, or for which there is a sample."""
+    seconds = (max(RATE_MINUTES, min(minutes, 60 * FINE_HOURS)) + 1) * 60.0
+    spreads = {row["queue"]: row for row in await db.fetch(QUEUE_FIGURES, seconds)}
+    samples = {row["queue"]: row for row in await db.fetch(QUEUE_SAMPLES, RATE_MINUTES)}
+    done: dict[str, dict[int, int]] = {}
+    for row in await db.fetch(QUEUE_MINUTES, seconds):
+        back = round((row["last"] - row["minute"]).total_seconds() / 60)
+        done.setdefault(row["queue"], {})[back] = row["done"]
+    return {
+        queue: _queue_figures(spreads.get(queue), samples.get(queue), done.get(queue, {}), minutes)
+        for queue in sorted({*spreads, *samples})
+    }
+
+
+async def read_entrypoint_figures(db: Database, *, hours: int, queue: str | None = None) -> list[EntrypointFigures]:
+    """What ran most comes first; 500 at most."""
+    rows = await db.fetch(ENTRYPOINT_FIGURES, _hours(hours) * 3600.0, queue)
+    figures = []
+    for row in rows:
+        values = dict(row)
+        runs = sum(values["runs"])
+        seconds = values.pop("run_seconds") / runs if runs else None
+        figures.append(EntrypointFigures(**_spread(values), average_seconds=seconds))
+    return figures
+
+
+async def read_queue_history(db: Database, queue: str, *, hours: int) -> list[QueueSample]:
+    """One entry a minute, or an hour beyond six hours; oldest first."""
+    rows = await db.fetch(QUEUE_HISTORY, queue, _hours(hours), _step(hours).total_seconds())
+    return [QueueSample(**_spread(dict(row))) for row in rows]
+
+
+def _hours(hours: int) -> int:
+    return max(1, min(hours, HOURS_LIMIT))
+
+
+def _step(hours: int) -> timedelta:
+    return timedelta(minutes=1) if hours <= FINE_HOURS else timedelta(hours=1)
+
+
+def _spread(values: dict[str, Any]) -> dict[str, Any]:
+    """The row with percentiles in place of its counts by bucket."""
+    for name, bounds in (("waits", WAIT_BUCKETS), ("runs", RUN_BUCKETS)):
+        counts = [count or 0 for count in values.pop(name)]
+        one = name.removesuffix("s")
+        values |= {f"{one}_p50": percentile(bounds, counts, 0.5), f"{one}_p95": percentile(bounds, counts, 0.95)}
+    return values
+
+
+def _queue_figures(spread: Any, sample: Any, done: Mapping[int, int], minutes: int) -> QueueFigures:
+    out = sum(done.get(back, 0) for back in range(1, RATE_MINUTES + 1)) / RATE_MINUTES
+    made = None if sample is None else sample["created"]
+    left = None
+    if sample is not None and made is not None and out > made:
+        left = 60.0 * sample["ready"] / (out - made)
+    empty: dict[str, Any] = {"waits": (), "runs": ()}
+    spreads = _spread({name: spread[name] for name in empty} if spread is not None else empty)
+    return QueueFigures(
+        done_per_minute=out,
+        created_per_minute=made,
+        drain_seconds=left,
+        spark=[done.get(back, 0) for back in range(minutes, 0, -1)],
+        **spreads,
+    )

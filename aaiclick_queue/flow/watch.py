@@ -1,0 +1,63 @@
+"""Watch: who holds the loops looks at queues, for samples and alarms, counts long lines, and has the doctor look."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+
+from ..postgres import Database
+from .detect import Detector, Found, keep_alarms
+from .lines import count_long_lines, look_at_queues
+from .loop import Holder, Loop
+from .sample import sample_once
+
+WATCH_SECONDS = 15.0
+DEPTHS_SECONDS = 5.0
+DOCTOR_SECONDS = 300.0
+INVARIANT, BROKEN = "invariant", "INVARIANT_BROKEN"
+OTHERS_SECONDS = 2.0  # until somebody else may have become the holder
+COST = 20  # times as long as a count took pass before the next one
+
+
+Examine = Callable[[Database], Awaitable[Sequence[Found]]]  # the doctor, who is not of the flow
+
+
+class Watch:
+    """The watch of one process; it rests while another process holds the loops."""
+
+    def __init__(self, db: Database, holder: Holder, examine: Examine | None = None) -> None:
+        self._db = db
+        self._holder = holder
+        self._detector = Detector(db.settings)
+        self._watch = Loop("watch", self._watch_pass)
+        self._depths = Loop("depths", self._depths_pass)
+        self._examine = examine
+        self._doctor = Loop("doctor", self._doctor_pass)
+        self.loops = (self._watch, self._depths, self._doctor)
+
+    async def _watch_pass(self) -> float:
+        if not self._holder.holds:
+            return OTHERS_SECONDS
+        queues = await look_at_queues(self._db)
+        sampled = await sample_once(self._db, queues)
+        raised, cleared = await self._detector.detect_once(self._db, queues)
+        self._watch.counts.did("wrote or cleared {} samples and alarms", sampled + raised + cleared)
+        return WATCH_SECONDS
+
+    async def _depths_pass(self) -> float:
+        if not self._holder.holds:
+            return OTHERS_SECONDS
+        began = time.monotonic()
+        self._depths.counts.did("counted {} long lines", await count_long_lines(self._db))
+        return max(DEPTHS_SECONDS, COST * (time.monotonic() - began))
+
+    async def _doctor_pass(self) -> float:
+        if self._examine is None:
+            return DOCTOR_SECONDS
+        if not self._holder.holds:
+            return OTHERS_SECONDS
+        began = time.monotonic()
+        found = await self._examine(self._db)
+        await keep_alarms(self._db, INVARIANT, found, event=BROKEN)
+        self._doctor.counts.did("found {} invariants broken", len(found))
+        return max(DOCTOR_SECONDS, COST * (time.monotonic() - began))

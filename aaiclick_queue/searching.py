@@ -1,0 +1,104 @@
+"""Search in arguments: text, `path.to.key=value`, or JSON that they contain, among the newest tasks; there is no index.
+
+Postgres finds what may be meant; what is shown of its arguments has to match too, so that nobody can guess a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from .errors import BadTask
+from .postgres import Database
+from .redaction import shown_json
+
+LONGEST = 1_000
+ROUNDS = 20  # pages of hits that are looked through for what may be shown
+_PATH = re.compile(r"([\w-]+(?:\.[\w-]+)*)=(.*)", re.DOTALL)
+
+# $8 text, $9 path, $10 its value, $11 JSON that is contained.
+HIT = """($8::text IS NULL OR strpos(lower(t.kwargs::text), $8::text) > 0)
+    AND ($9::text[] IS NULL OR t.kwargs #>> $9::text[] = $10::text)
+    AND ($11::text IS NULL OR t.kwargs @> $11::text::jsonb)"""
+KWARGS = "SELECT id, kwargs FROM aaiclick_queue.tasks WHERE id = ANY($1::bigint[])"
+
+
+class Search(msgspec.Struct, frozen=True):
+    """What is looked for, one of three."""
+
+    text: str | None = None
+    path: list[str] | None = None
+    value: str | None = None
+    contained: str | None = None
+
+    @classmethod
+    def of(cls, given: str) -> Search:
+        """What a person has typed."""
+        given = given.strip() if isinstance(given, str) else ""
+        if not 1 <= len(given) <= LONGEST:
+            raise BadTask(f"search={given!r}: give a text of 1 to {LONGEST:,} characters, key=value, or a JSON object")
+        if given[0] in "{[":
+            try:
+                return cls(contained=json.dumps(json.loads(given)))
+            except ValueError as error:
+                raise BadTask(f"search={given!r} begins like JSON and is none: {error}") from None
+        if found := _PATH.fullmatch(given):
+            return cls(path=found[1].split("."), value=found[2])
+        return cls(text=_written(given))
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """The parameters of a statement with HIT."""
+        return self.text, self.path, self.value, self.contained
+
+    def finds(self, shown: Any) -> bool:
+        """Whether arguments, as they are shown, are meant."""
+        if self.text is not None:
+            return self.text in json.dumps(shown, ensure_ascii=False).lower()
+        if self.path is not None:
+            return _at(shown, self.path) == self.value
+        return _contains(shown, json.loads(self.contained or "{}"))
+
+
+async def shown_hits(db: Database, ids: list[int], search: Search) -> list[int]:
+    """Those of the tasks whose arguments match as they are shown."""
+    rows = await db.fetch(KWARGS, ids)
+    names = db.settings.redact_names
+    found = {row["id"] for row in rows if search.finds(shown_json(row["kwargs"], names))}
+    return [one for one in ids if one in found]
+
+
+def _written(text: str) -> str:
+    """A text as JSON has it, without its quotes."""
+    return json.dumps(text.lower(), ensure_ascii=False)[1:-1]
+
+
+def _at(value: Any, path: list[str]) -> str | None:
+    """What Postgres' #>> gives."""
+    for step in path:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.lstrip("-").isdigit() and -len(value) <= int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _contains(value: Any, part: Any) -> bool:
+    """What Postgres' @> says."""
+    if isinstance(part, dict):
+        return isinstance(value, dict) and all(key in value and _contains(value[key], one) for key, one in part.items())
+    if isinstance(part, list):
+        return isinstance(value, list) and all(any(_contains(one, wanted) for one in value) for wanted in part)
+    return (type(value) is type(part) and bool(value == part)) or _are_numbers(value, part)
+
+
+def _are_numbers(value: Any, part: Any) -> bool:
+    numbers = all(isinstance(one, int | float) and not isinstance(one, bool) for one in (value, part))
+    return numbers and bool(value == part)

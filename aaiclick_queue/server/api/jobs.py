@@ -1,0 +1,158 @@
+"""Jobs: find them, look into one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Path, Query
+
+from ...errors import BadTask, UnknownTask
+from ...job_figures import JobProgress, JobStats, TaskStats, read_progress, read_stats
+from ...job_graphs import JobGraph, read_graph
+from ...job_outputs import Outputs, read_outputs, read_result
+from ...job_views import JobFilter, JobRow, JobView, find_job, read_job, read_jobs
+from ...registered import read_registered_job
+from ...status import JobStatus, Status
+from ...timelines import Asked as Wanted
+from ...timelines import Event, Timeline, read_timeline
+from ...views import TaskFilter, TaskRow, list_tasks
+from ..answers import NEWEST, Api, Id, Limit, Name, Page
+from ..desk import AtDesk
+
+api = Api("jobs")
+Job = Annotated[Name, Path(description="Its id, or its name for the newest of that name.", examples=["etl"])]
+Node = Annotated[Name, Path(description="Name of a task in the job.")]
+Types = Annotated[list[str], Query(description="Only these types of events; several times.")]
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job is."""
+
+    progress: JobProgress
+    completed: int
+    percent: float
+    elapsed_seconds: float | None
+    ends_at: datetime | None
+
+
+class JobResult(msgspec.Struct, frozen=True):
+    """What a job gave; `has_result` is false while it has not, and where it would be of too many tasks."""
+
+    has_result: bool
+    result: Any
+    tasks: Outputs
+
+
+@api.get("/jobs")
+async def list_jobs(
+    desk: AtDesk,
+    status: JobStatus | None = None,
+    name: Annotated[Name | None, Query(description="Only jobs of exactly this name.")] = None,
+    like: Annotated[
+        Name | None, Query(description="Only jobs with this in their names; with * the whole name.")
+    ] = None,
+    run_type: Annotated[Name | None, Query(description="MANUAL, API, SCHEDULED, BACKFILL …")] = None,
+    registered: Annotated[Name | None, Query(description="Only runs of this registered job.")] = None,
+    limit: Limit = 50,
+    before: Id | None = None,
+) -> Page[JobRow]:
+    """Jobs, newest first; filters look at the newest 100,000."""
+    if sum(one is not None for one in (name, like, registered)) > 1:
+        raise BadTask("of name, like and registered more than one is given: give one of them")
+    number = None if registered is None else (await read_registered_job(desk.db, registered)).id
+    wanted = JobFilter(status, like, number, name, run_type)
+    page = await read_jobs(desk.db, wanted, limit=limit, before=before or NEWEST)
+    return Page(page.jobs, page.before)
+
+
+@api.get("/jobs/{job}")
+async def get_job(job: Job, desk: AtDesk) -> JobView:
+    """One job with all that is known of it but its tasks."""
+    return await read_job(desk.db, job)
+
+
+@api.get("/jobs/{job}/progress")
+async def job_progress(job: Job, desk: AtDesk) -> Progress:
+    """How far a job is and when it may end: one look at its gate, however large it is."""
+    found = await read_progress(desk.db, await find_job(desk.db, job))
+    elapsed: timedelta | None = found.elapsed
+    seconds = None if elapsed is None else elapsed.total_seconds()
+    return Progress(found, found.completed, found.percent, seconds, found.ends_at)
+
+
+@api.get("/jobs/{job}/timeline")
+async def job_timeline(
+    job: Job,
+    desk: AtDesk,
+    event_types: Types = [],
+    limit: Limit = 1000,
+    after: Annotated[Name | None, Query(description="`more` of the page before.")] = None,
+    newest: bool = False,
+) -> Timeline:
+    """What happened to a job, oldest first, or with `newest` from the end; the first page has a summary."""
+    number = await find_job(desk.db, job)
+    return await read_timeline(desk.db, "job", number, Wanted(tuple(event_types), limit, after, newest))
+
+
+@api.get("/jobs/{job}/graph")
+async def job_graph(job: Job, desk: AtDesk) -> JobGraph:
+    """Its nodes and edges; tasks that are alike stand as one where they are many."""
+    found = await read_progress(desk.db, await find_job(desk.db, job))
+    any_failed = bool(found.failed or found.skipped)
+    return await read_graph(desk.db, int(found.job_id), total=found.total, any_failed=any_failed)
+
+
+@api.get("/jobs/{job}/stats")
+async def job_stats(job: Job, desk: AtDesk) -> JobStats:
+    """What its tasks took, by name: waits, runs, attempts; of the first 100,000 tasks."""
+    return await read_stats(desk.db, await find_job(desk.db, job))
+
+
+@api.get("/jobs/{job}/outputs")
+async def job_outputs(job: Job, desk: AtDesk) -> JobResult:
+    """What the job gave, and its tasks by their names: the first thousand, 16 MB at most."""
+    found = await read_progress(desk.db, await find_job(desk.db, job))
+    has_result, result = await read_result(desk.db, int(found.job_id), at_most=10_000)
+    return JobResult(has_result, result, await read_outputs(desk.db, int(found.job_id), completed=found.completed))
+
+
+@api.get("/jobs/{job}/tasks")
+async def job_tasks(
+    job: Job,
+    desk: AtDesk,
+    status: Status | None = None,
+    entrypoint: Name | None = None,
+    limit: Limit = 100,
+    before: Id | None = None,
+) -> Page[TaskRow]:
+    """Tasks of a job, newest first."""
+    wanted = TaskFilter(status, None, entrypoint, await find_job(desk.db, job))
+    page = await list_tasks(desk.db, wanted, limit=limit, before=before or NEWEST)
+    return Page(page.tasks, page.before)
+
+
+@api.get("/jobs/{job}/nodes/{name}/progress")
+async def node_progress(job: Job, name: Node, desk: AtDesk) -> TaskStats:
+    """The tasks of one name in a job: how many, how they ended, how long they waited and ran."""
+    number = await find_job(desk.db, job)
+    for one in (await read_stats(desk.db, number)).tasks:
+        if one.name == name:
+            return one
+    raise UnknownTask(f"no task of job {number} is called {name!r}: /jobs/{number}/stats names them")
+
+
+@api.get("/jobs/{job}/nodes/{name}/timeline")
+async def node_timeline(job: Job, name: Node, desk: AtDesk, limit: Limit = 100) -> list[Event]:
+    """What happened to the tasks of one name in a job, oldest first; of the first 20,000 events."""
+    number = await find_job(desk.db, job)
+    found: list[Event] = []
+    after: str | None = None
+    for _ in range(20):
+        page = await read_timeline(desk.db, "job", number, Wanted((), 1000, after))
+        found += [event for event in page.events if event.name == name]
+        after = page.more
+        if after is None or len(found) >= limit:
+            break
+    return found[:limit]

@@ -1,0 +1,74 @@
+"""The ASGI application: the API, the pages, and what both stand on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from .. import __version__
+from ..client import Client
+from ..settings import Settings
+from . import health, mcp, metrics_route, openapi, problems
+from .api import ROUTERS, sessions
+from .desk import Opening
+from .guard import Auth, Guard, Rules
+from .metrics_route import Counted
+from .pages import add_pages
+from .shell import Shell
+from .watching import Watching
+
+DESCRIPTION = "Everything the command line can do. Ids are texts; lists are pages, the next one by `before`."
+
+
+def create_app(  # noqa: PLR0913 - one value a fact
+    settings: Settings | None = None,
+    *,
+    client: Client | None = None,
+    auth: Auth = "tokens",
+    prefix: str = "",
+    allowed_hosts: Sequence[str] = (),
+    any_host: bool = False,
+    read_only: bool = False,
+    docs: bool = True,
+    label: str | None = None,
+    colour: str | None = None,
+) -> FastAPI:
+    """An application of its own, or one to be mounted in yours: `app.mount("/queue", create_app())`.
+
+    `auth` is "tokens", "open" (whoever reaches it from this machine is admin), or a function of yours that gives Who.
+    """
+    opening = Opening(settings, client)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            app.state.watching.end()
+            await opening.close()
+
+    app = FastAPI(
+        title="aaiclick-queue",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.state.opening = opening
+    app.state.guard = Guard(Rules(auth, tuple(allowed_hosts), any_host, read_only), opening)
+    app.state.watching, app.state.prefix = Watching(), prefix.rstrip("/")
+    app.state.label, app.state.colour = label, colour
+    for router in (*ROUTERS, metrics_route.router):
+        app.router.routes.extend(router.routes)
+    app.router.routes.extend([*health.ROUTES, *sessions.ROUTES])
+    problems.install(app)
+    openapi.install(app, has_document=docs)
+    mcp.install(app)
+    add_pages(app)
+    app.add_middleware(Counted, of=app)
+    app.add_middleware(Shell, of=app)
+    return app

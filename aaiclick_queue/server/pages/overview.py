@@ -1,0 +1,76 @@
+"""The first page: is it healthy, does it keep up, what failed, what is next."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from ...failing import list_failures
+from ...job_views import JobFilter, read_jobs
+from ...queue_views import list_workers
+from ...registered import read_registered_jobs
+from ...status import JobStatus
+from .jobs import progress_bar
+from .outbox import COUNT_LIMIT, OUTBOX
+from .queues import QueueRow, queue_rows
+from .trends import components, throughput
+from .visiting import Visit, Visiting
+from .waking import look_at_redis
+
+router = APIRouter(include_in_schema=False)
+JOBS = 8
+
+
+@router.get("/")
+async def overview(at: Visiting) -> HTMLResponse:
+    """Everything in one look."""
+    hours = at.hours()
+    rows = await queue_rows(at)
+    workers = [one for one in await list_workers(at.db) if one.status in ("ACTIVE", "STOPPING")]
+    [outbox] = await at.db.fetch(OUTBOX, COUNT_LIMIT + 1)
+    jobs = [
+        one
+        for status in (JobStatus.RUNNING, JobStatus.PENDING)
+        for one in (await read_jobs(at.db, JobFilter(status=status), limit=JOBS)).jobs
+    ][:JOBS]
+    schedules = [one for one in await read_registered_jobs(at.db, enabled_only=True) if one.next_run_at]
+    return await at.show(
+        "overview.html",
+        section="overview",
+        title="Overview",
+        topics="queues,tasks,jobs,workers,failures,alarms",
+        hours=hours,
+        waiting=sum(one.view.ready for one in rows),
+        waiting_is_more=any(one.view.ready_is_more for one in rows),
+        running=sum(one.view.running for one in rows),
+        slots=sum(one.slots for one in workers),
+        oldest=max((one.view.oldest_seconds or 0 for one in rows), default=0),
+        outbox=outbox["oldest"],
+        workers=workers,
+        queues=_by_need(rows)[:8],
+        jobs=[(one, progress_bar(one)) for one in jobs],
+        schedules=sorted(schedules, key=lambda one: one.next_run_at)[:6],  # type: ignore[arg-type, return-value]
+        failures=(await list_failures(at.db, hours=24, limit=6)).groups,
+        components=await _components(at, [one.view.name for one in rows]),
+        **await throughput(at.db, hours),
+    )
+
+
+def _by_need(rows: list[QueueRow]) -> list[QueueRow]:
+    return sorted(rows, key=lambda one: (not one.is_unserved, not one.is_late, -(one.view.oldest_seconds or 0)))
+
+
+async def _components(at: Visit, queues: list[str]) -> list[dict[str, Any]]:
+    """What everything stands on, each with a word on how it is."""
+    began = time.monotonic()
+    await at.db.fetchval("SELECT 1")
+    took = (time.monotonic() - began) * 1000
+    redis = await look_at_redis(at, queues)
+    return [
+        {"name": "Postgres", "is_well": True, "word": f"{took:.1f} ms"},
+        {"name": "Redis", "is_well": redis.is_well, "word": redis.word},
+        *await components(at.db),
+    ]

@@ -1,0 +1,129 @@
+"""Pages of queues: all of them with depth, age, rates and who serves them; and one with its day."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+from markupsafe import Markup
+
+from ...figures import QueueFigures, read_queue_figures
+from ...flow.limits import LimitView
+from ...flow.limits import list_limits as read_limits
+from ...queue_views import QueueView, list_queues, list_workers
+from ...views import TaskFilter, list_tasks
+from ..drawing.charts import sparkline, state_bar
+from .rendering import REGION_HEADER
+from .trends import queue_charts, queue_spreads
+from .trouble import not_found
+from .visiting import Visit, Visiting
+
+router = APIRouter(include_in_schema=False)
+SHOWN = 200
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue as a page shows it: where its tasks stand, and how fast they come and go."""
+
+    view: QueueView
+    bar: Markup
+    limits: list[LimitView]
+    figures: QueueFigures | None = None
+    spark: Markup | None = None
+    objective: float | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest waits longer than it should."""
+        return self.objective is not None and (self.view.oldest_seconds or 0) > self.objective
+
+    @property
+    def is_unserved(self) -> bool:
+        """Whether work waits and nobody takes it."""
+        return bool(self.view.ready) and not self.view.workers and not self.view.paused_at
+
+    @property
+    def why_never(self) -> str | None:
+        """Why what waits will not be gone, as things are; None where it will."""
+        if self.view.paused_at:
+            return "paused"
+        if not self.view.workers:
+            return "no worker takes it"
+        if self.figures is None or not self.figures.done_per_minute:
+            return "nothing has ended lately"
+        return "more comes in than ends" if self.figures.drain_seconds is None else None
+
+    @property
+    def drain_seconds(self) -> float | None:
+        """When what waits is gone at the rate of the last minutes; None for never."""
+        return self.figures.drain_seconds if self.figures and self.why_never is None else None
+
+
+OBJECTIVES = """
+SELECT name, objective_seconds FROM aaiclick_queue.queues WHERE objective_seconds IS NOT NULL ORDER BY name LIMIT 1000
+"""
+
+
+async def queue_rows(at: Visit, name: str | None = None) -> list[QueueRow]:
+    """Queues with all that is known of them, the first 200 by name."""
+    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name))
+
+
+async def _rows_of(at: Visit, views: list[QueueView]) -> list[QueueRow]:
+    limits = [one for one in await read_limits(at.db) if one.scope == "queue"]
+    objectives = {row["name"]: row["objective_seconds"] for row in await at.db.fetch(OBJECTIVES)}
+    figures = await read_queue_figures(at.db)
+    return [
+        QueueRow(
+            view,
+            bar_of(view),
+            [one for one in limits if one.name == view.name],
+            figures.get(view.name),
+            spark_of(view.name, figures.get(view.name)),
+            objectives.get(view.name),
+        )
+        for view in views
+    ]
+
+
+def spark_of(name: str, figures: QueueFigures | None) -> Markup | None:
+    """The last hour as a line."""
+    return sparkline(figures.spark, label=f"{name}: done, minute by minute") if figures else None
+
+
+def bar_of(view: QueueView) -> Markup:
+    """Where the tasks of a queue stand."""
+    counts = [("running", view.running), ("ready", view.ready), ("delayed", view.delayed), ("held", view.held),
+              ("waiting", view.waiting)]  # fmt: skip
+    told = ", ".join(f"{count:,} {kind}" for kind, count in counts if count) or "empty"
+    return state_bar(counts, label=f"{view.name}: {told}")
+
+
+@router.get("/queues")
+async def queues(at: Visiting) -> HTMLResponse:
+    """Every queue that has work, a pause, a limit or a worker."""
+    rows = await queue_rows(at)
+    return await at.show("queues.html", section="queues", title="Queues", topics="queues,tasks", rows=rows)
+
+
+@router.get("/queues/{name:path}")
+async def queue(at: Visiting, name: str) -> HTMLResponse:
+    """One queue; one that ran dry while it was looked at, or is known by what it did, is shown empty."""
+    rows = await queue_rows(at, name)
+    newest = await list_tasks(at.db, TaskFilter(queue=name), limit=15)
+    if not rows and not newest.tasks and REGION_HEADER not in at.request.headers:
+        return await not_found(at, f"no queue {name} has work, a pause, a limit or a worker now", section="queues")
+    rows = rows or await _rows_of(at, [QueueView.empty(name)])
+    workers = [one for one in await list_workers(at.db) if one.status == "ACTIVE" and {name, "*"} & set(one.queues)]
+    hours = at.hours()
+    return await at.show(
+        "queue.html",
+        section="queues",
+        title=name,
+        topics="queues,tasks",
+        row=rows[0],
+        workers=workers,
+        tasks=newest.tasks,
+        hours=hours,
+        history=await queue_charts(at.db, name, hours) + await queue_spreads(at.db, name, hours),
+    )

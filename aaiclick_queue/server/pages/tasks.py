@@ -1,0 +1,98 @@
+"""Page of tasks: a filter that is the address, tabs by state, and acts on rows or on all that match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from ...errors import BadTask
+from ...queue_views import QueueView, list_queues
+from ...status import Status
+from ...views import NEWEST, TaskFilter, TaskPage, list_tasks
+from .visiting import Visit, Visiting
+
+router = APIRouter(include_in_schema=False)
+ROWS = 50
+COUNT_LIMIT = 10_000
+WORDS = ("status", "queue", "entrypoint", "job_id", "fingerprint", "search")
+TABS = ("QUEUED", "RUNNING", "SCHEDULED", "PENDING", "FAILED", "COMPLETED", "CANCELLED", "UPSTREAM_FAILED", "SKIPPED")
+WAITING = ("PENDING", "SCHEDULED", "QUEUED", "RUNNING")
+COUNT_FAILURES = """
+SELECT count(*) AS n FROM (SELECT FROM aaiclick_queue.failures ORDER BY failed_at DESC LIMIT $1) AS newest
+"""
+
+
+@router.get("/tasks")
+async def tasks(at: Visiting) -> HTMLResponse:
+    """Tasks, newest first; everything that narrows them is in the address."""
+    asked = {word: at.asked(word) for word in WORDS}
+    wanted = wanted_of(asked)
+    before = at.number("before") or NEWEST
+    wrong = ""
+    try:
+        page = await list_tasks(at.db, wanted, limit=ROWS, before=before)
+    except BadTask as error:
+        page, wrong = TaskPage([], None), str(error)
+    return await at.show(
+        "tasks.html",
+        section="tasks",
+        title="Tasks",
+        topics="tasks,queues",
+        asked=asked,
+        rows=page.tasks,
+        before=page.before,
+        searched=page.searched,
+        wrong=wrong,
+        is_first=before == NEWEST,
+        tabs=TABS,
+        counts=await counts_of(at, asked),
+        where={} if asked["search"] or asked["job_id"] else where_of(asked),
+        can_retry=asked["status"] in ("FAILED", "CANCELLED"),
+        can_cancel=asked["status"] in WAITING or not asked["status"],
+    )
+
+
+def wanted_of(asked: dict[str, str]) -> TaskFilter:
+    """The filter of the address; what is no status and no number is taken for none."""
+    status = asked["status"] if asked["status"] in Status.__members__ else None
+    job = asked["job_id"]
+    return TaskFilter(
+        status=None if status is None else Status(status),
+        queue=asked["queue"] or None,
+        entrypoint=asked["entrypoint"] or None,
+        job_id=int(job) if job.isascii() and job.isdigit() and int(job) < 2**63 else None,
+        fingerprint=asked["fingerprint"] or None,
+        search=asked["search"] or None,
+    )
+
+
+def where_of(asked: dict[str, str]) -> dict[str, Any]:
+    """The same filter as acts on many tasks take it."""
+    return {
+        word: value
+        for word, value in asked.items()
+        if value and word in ("status", "queue", "entrypoint", "fingerprint")
+    }
+
+
+async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool]]:
+    """How many stand where, counted to 10,000 a queue; of those that ended, only failures are counted."""
+    if asked["entrypoint"] or asked["job_id"] or asked["search"] or asked["fingerprint"]:
+        return {}
+    views = await list_queues(at.db, limit=1000, name=asked["queue"] or None)
+    counts = {
+        "QUEUED": (sum(one.ready for one in views), any(one.ready_is_more for one in views)),
+        "RUNNING": (sum(one.running for one in views), False),
+        "SCHEDULED": (sum(one.delayed for one in views), any(one.delayed_is_more for one in views)),
+        "PENDING": (sum(one.held + one.waiting for one in views), any(map(_is_more_held, views))),
+    }  # fmt: skip
+    if not asked["queue"]:
+        failed = int(await at.db.fetchval(COUNT_FAILURES, COUNT_LIMIT + 1))
+        counts["FAILED"] = (min(failed, COUNT_LIMIT), failed > COUNT_LIMIT)
+    return counts
+
+
+def _is_more_held(one: QueueView) -> bool:
+    return one.held_is_more or one.waiting_is_more

@@ -1,0 +1,138 @@
+"""Trends: figures over time as the pages draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from ...buckets import RUN_BUCKETS, WAIT_BUCKETS
+from ...figures import read_queue_history, read_throughput
+from ...orchestrator import LoopView, Orchestrator, read_orchestrator
+from ...postgres import Database
+from ..drawing.charts import NARROW, Column, Mark, columns, histogram, line_chart
+from ..drawing.graphs import brief
+
+ENDS = ("completed", "failed", "retried", "lost", "cancelled")
+RATE_MINUTES = 5
+HALF = 520.0
+COMPONENTS = {"relay": "Relay", "scheduler": "Scheduler", "reaper": "Rescue"}
+STALE_SECONDS = MINUTE = 60.0
+# One look by key a minute, as the history of a queue is read.
+SPREADS = f"""
+SELECT {", ".join(f"sum(f.waits[{place}])::bigint AS w{place}" for place in range(1, len(WAIT_BUCKETS) + 2))},
+       {", ".join(f"sum(f.runs[{place}])::bigint AS r{place}" for place in range(1, len(RUN_BUCKETS) + 2))}
+FROM generate_series(date_trunc('minute', now()) - make_interval(hours => $2::int), now(), '1 min') AS m(minute)
+CROSS JOIN LATERAL (
+    SELECT waits, runs FROM aaiclick_queue.figures WHERE minute = m.minute AND queue = $1::text OFFSET 0) AS f
+"""
+# When each version was first seen, of the workers that are still known.
+DEPLOYS = """
+SELECT version, min(started_at) AS at FROM (SELECT version, started_at FROM aaiclick_queue.workers LIMIT 10000) AS w
+GROUP BY version HAVING min(started_at) > now() - make_interval(hours => $1::int) ORDER BY at DESC LIMIT 10
+"""
+
+
+async def throughput(db: Database, hours: int) -> dict[str, Any]:
+    """The chart of what ended, with the rate and the failures that the first page tells."""
+    found = await read_throughput(db, hours=hours)
+    bars = [Column(one.start, {kind: getattr(one, kind) for kind in ENDS}) for one in found]
+    total = {kind: sum(getattr(one, kind) for one in found) for kind in ENDS}
+    told = ", ".join(f"{count:,} {kind}" for kind, count in total.items() if count)
+    recent = found[-RATE_MINUTES - 1 : -1] if hours <= 6 else found[-1:]
+    minutes = RATE_MINUTES if hours <= 6 else 60
+    return {
+        "charts": _charts(bars, f"Tasks that ended: {told}", await deploys(db, hours)) if any(total.values()) else None,
+        "done_per_minute": sum(one.completed for one in recent) / minutes if recent else None,
+        "failed_sum": total["failed"],
+    }
+
+
+def _charts(bars: list[Column], label: str, marks: Sequence[Mark]) -> tuple[Markup, Markup]:
+    """For a wide screen and for a narrow one: drawings shrink with their words."""
+    wide = columns(bars, ENDS, label=label, marks=marks)
+    return wide, columns(bars, ENDS, label=label, marks=marks, width=NARROW)
+
+
+async def deploys(db: Database, hours: int) -> list[Mark]:
+    """The first start of each version of workers, within the range of a chart."""
+    return [Mark(row["at"], f"version {row['version']}") for row in await db.fetch(DEPLOYS, hours)]
+
+
+async def queue_spreads(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
+    """How long tasks of a queue waited and ran, as many by how long; none where nothing was counted."""
+    [row] = await db.fetch(SPREADS, name, hours)
+    drawn = []
+    for word, letter, bounds in (("Waits", "w", WAIT_BUCKETS), ("Runs", "r", RUN_BUCKETS)):
+        counts = [row[f"{letter}{place}"] or 0 for place in range(1, len(bounds) + 2)]
+        if any(counts):
+            label = f"{word} of {name}: {sum(counts):,} by how long they took"
+            drawn.append((word, histogram(bins_of(bounds, counts), label=label, width=HALF, height=120)))
+    return drawn
+
+
+def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Counts with the words of their bounds, without the empty ones at either end."""
+    words = [f"≤{_bound(bound)}" for bound in bounds] + [f">{_bound(bounds[-1])}"]
+    there = [place for place, count in enumerate(counts) if count]
+    some = slice(there[0], there[-1] + 1) if there else slice(0)
+    return list(zip(words, map(float, counts), strict=True))[some]
+
+
+async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
+    """A queue over time; none where nothing was sampled."""
+    found = await read_queue_history(db, name, hours=hours)
+    while found and found[-1].ready is None and not found[-1].done:  # the minute that goes on
+        found.pop()
+    if not found:
+        return []
+    depth = [(one.start, float(one.ready or 0)) for one in found]
+    age = [(one.start, float(one.oldest_seconds or 0)) for one in found]
+    ended = [Column(one.start, {"completed": one.done, "failed": one.failed}) for one in found]
+    runs = [(one.start, float(one.running or 0)) for one in found]
+    return [
+        ("In line", line_chart(depth, label=f"Tasks in line in {name}", kind="queued", width=HALF)),
+        (
+            "Age of the oldest",
+            line_chart(age, label=f"Age of the oldest task in {name}", kind="failed", unit="s", width=HALF),
+        ),
+        ("Ended", columns(ended, ("completed", "failed"), label=f"Tasks of {name} that ended", width=HALF)),
+        ("Running", line_chart(runs, label=f"Tasks of {name} that run", kind="running", width=HALF)),
+    ]
+
+
+def _bound(seconds: float) -> str:
+    if seconds >= MINUTE:
+        return brief(seconds)
+    return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1000:g}ms"
+
+
+async def components(db: Database) -> list[dict[str, Any]]:
+    """Those that wake, fire and take back, each with when it last went round; then all background loops in a word."""
+    found = await read_orchestrator(db)
+    if found is None:
+        return [{"name": "Loops", "is_well": False, "word": "no process runs them: start a worker"}]
+    loops = {one.name: one for one in found.loops}
+    own = [
+        {"name": word, "is_well": not _is_failing(one), "word": one.last_error if _is_failing(one) else "", "at": at}
+        for name, word in COMPONENTS.items()
+        if (one := loops.get(name)) is not None and (at := one.last_cycle_at) is not None
+    ]
+    return [*own, {"name": "Loops", "is_well": not _is_failing(found), "word": _word(found)}]
+
+
+def _is_failing(found: Orchestrator | LoopView) -> bool:
+    last = found.last_error_at
+    return (
+        last is not None
+        and found.last_cycle_at is not None
+        and (found.last_cycle_at - last).total_seconds() < STALE_SECONDS
+    )
+
+
+def _word(found: Orchestrator) -> str:
+    held = next((one.hostname for one in found.processes if one.is_holder), None)
+    count = len(found.loops)
+    where = f"led by {held}" if held else f"in {len(found.processes)} processes"
+    return f"{count} run, {where}" if not _is_failing(found) else f"failing: {found.last_error}"

@@ -1,0 +1,150 @@
+"""The statements behind the gauges: however much there is, each reads a bounded number of rows.
+
+At five million tasks and a million in line they take 11 ms together on two busy cores; counts that would read on end
+at a limit, and what lies beyond it is estimated from Postgres' own statistics.
+"""
+
+from __future__ import annotations
+
+# $1: rows of all lines together that are counted, shared out among the queues. $2: names. $3: rows of a place without
+# an index by queue. The oldest of a rank need not be its first, so the first twenty are looked at.
+QUEUE_STATE = """
+WITH RECURSIVE line AS (
+    (SELECT queue FROM aaiclick_queue.ready ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.queue FROM aaiclick_queue.ready r WHERE r.queue > line.queue ORDER BY r.queue LIMIT 1)
+    FROM line WHERE line.queue IS NOT NULL
+), over_limit AS (
+    (SELECT queue FROM aaiclick_queue.held ORDER BY queue LIMIT 1)
+    UNION ALL
+    SELECT (SELECT h.queue FROM aaiclick_queue.held h WHERE h.queue > o.queue ORDER BY h.queue LIMIT 1)
+    FROM over_limit o WHERE o.queue IS NOT NULL
+), later AS MATERIALIZED (
+    SELECT queue, count(*) AS n, count(*) FILTER (WHERE not_before < now() - interval '1 s') AS overdue
+    FROM (SELECT queue, not_before FROM aaiclick_queue.delayed ORDER BY not_before, task_id LIMIT $3) AS d
+    GROUP BY queue
+), leased AS MATERIALIZED (
+    SELECT queue, count(*) AS n, min(claimed_at) AS oldest
+    FROM (SELECT queue, claimed_at FROM aaiclick_queue.leases LIMIT 3 * $3) AS l GROUP BY queue
+), alive AS MATERIALIZED (
+    SELECT queues, slots, running FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()
+), named AS MATERIALIZED (
+    SELECT name FROM (
+        SELECT queue AS name FROM line UNION SELECT queue FROM over_limit UNION SELECT queue FROM later
+        UNION SELECT queue FROM leased UNION SELECT name FROM aaiclick_queue.queues
+        UNION SELECT unnest(queues) FROM alive
+    ) AS known WHERE name <> '*' ORDER BY name LIMIT $2
+), share AS MATERIALIZED (
+    SELECT greatest(100, $1 / greatest(count(*), 1)) AS n FROM named
+)
+SELECT named.name, coalesce(q.paused_at IS NOT NULL, false) AS paused, q.objective_seconds, share.n AS share,
+       CASE WHEN q.ready_counted_at > now() - interval '1 minute' THEN q.ready_count END AS counted,
+       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = named.name
+                              LIMIT (SELECT n FROM share)) AS capped) AS ready,
+       (SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = named.name
+                              LIMIT (SELECT n FROM share)) AS capped) AS held,
+       (WITH RECURSIVE ranks AS (
+            (SELECT r.rank FROM aaiclick_queue.ready r WHERE r.queue = named.name ORDER BY r.rank LIMIT 1)
+            UNION ALL
+            SELECT (SELECT r.rank FROM aaiclick_queue.ready r WHERE r.queue = named.name AND r.rank > ranks.rank
+                    ORDER BY r.rank LIMIT 1)
+            FROM ranks WHERE ranks.rank IS NOT NULL)
+        SELECT extract(epoch FROM now() - min(first.ready_at))::float8
+        FROM (SELECT rank FROM ranks WHERE rank IS NOT NULL LIMIT 20) AS k
+        CROSS JOIN LATERAL (
+            SELECT r.ready_at FROM aaiclick_queue.ready r WHERE r.queue = named.name AND r.rank = k.rank
+            ORDER BY r.order_key, r.task_id LIMIT 20) AS first) AS oldest_seconds,
+       coalesce(later.n, 0) AS delayed, coalesce(later.overdue, 0) AS overdue, coalesce(leased.n, 0) AS running,
+       coalesce(extract(epoch FROM now() - leased.oldest)::float8, 0) AS oldest_running,
+       (SELECT count(*) FROM alive WHERE named.name = ANY(queues) OR '*' = ANY(queues)) AS consumers,
+       (SELECT coalesce(sum(slots), 0) FROM alive WHERE named.name = ANY(queues) OR '*' = ANY(queues))::bigint AS slots,
+       (SELECT coalesce(sum(least(running, slots)), 0) FROM alive
+        WHERE named.name = ANY(queues) OR '*' = ANY(queues))::bigint AS used
+FROM named CROSS JOIN share
+LEFT JOIN later ON later.queue = named.name
+LEFT JOIN leased ON leased.queue = named.name
+LEFT JOIN aaiclick_queue.queues q ON q.name = named.name
+ORDER BY named.name
+"""
+SYSTEM_STATE = """
+SELECT (SELECT count(*) FROM (SELECT FROM aaiclick_queue.outbox LIMIT $1) AS o) AS outbox,
+       coalesce(extract(epoch FROM now() - (SELECT created_at FROM aaiclick_queue.outbox ORDER BY id LIMIT 1))::float8,
+                0) AS outbox_age,
+       (SELECT count(*) FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()) AS active,
+       coalesce(extract(epoch FROM now() - (SELECT min(last_heartbeat) FROM aaiclick_queue.workers
+                                            WHERE status = 'ACTIVE'))::float8, 0) AS heartbeat_age,
+       EXISTS (SELECT FROM aaiclick_queue.loops WHERE expires_at > now()) AS is_led,
+       EXISTS (SELECT FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')
+               AND lease_expires_at < now() - interval '60 s') AS is_unreaped,
+       coalesce(extract(epoch FROM now() - (SELECT next_run_at FROM aaiclick_queue.registered_jobs
+                                            WHERE next_run_at < now() ORDER BY next_run_at LIMIT 1))::float8, 0)
+           AS schedule_lag
+"""
+WORKER_STATES = "SELECT status, count(*) AS n FROM aaiclick_queue.workers GROUP BY status"
+OPEN_JOBS = """
+SELECT status, count(*) AS n FROM (
+    SELECT status FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') ORDER BY id LIMIT $1) AS j
+GROUP BY status
+"""
+# Of the oldest ten that are not paused: what started, ended or is leased last of the newest fifty of their tasks.
+JOB_PROGRESS = """
+SELECT coalesce(max(extract(epoch FROM now() - seen.at)), 0)::float8 AS age
+FROM (SELECT id, created_at, started_at FROM aaiclick_queue.jobs
+      WHERE status IN ('PENDING', 'RUNNING') AND paused_at IS NULL ORDER BY id LIMIT 10) AS j
+CROSS JOIN LATERAL (
+    SELECT greatest(j.created_at, j.started_at, max(t.finished_at), max(l.claimed_at)) AS at
+    FROM (SELECT id, finished_at FROM aaiclick_queue.tasks WHERE job_id = j.id ORDER BY job_id, id DESC LIMIT 50) AS t
+    LEFT JOIN aaiclick_queue.leases l ON l.task_id = t.id) AS seen
+"""
+UNACKNOWLEDGED = """
+SELECT queue, count(*) AS n FROM (
+    SELECT f.queue FROM aaiclick_queue.failures f
+    WHERE f.failed_at > now() - interval '24 h' AND NOT EXISTS (
+        SELECT FROM aaiclick_queue.failure_groups g WHERE g.fingerprint = f.fingerprint
+        AND (g.acknowledged_at >= f.failed_at OR g.muted_until > now()))
+    ORDER BY f.failed_at DESC LIMIT $1) AS failed
+GROUP BY queue
+"""
+AT_GATES = """
+SELECT t.queue, count(*) AS n FROM (SELECT task_id FROM aaiclick_queue.waiting LIMIT $1) AS w
+CROSS JOIN LATERAL (SELECT queue FROM aaiclick_queue.tasks WHERE id = w.task_id OFFSET 0) AS t GROUP BY t.queue
+"""
+SCHEDULES = """
+SELECT r.name, r.enabled AND NOT r.is_gone AS enabled, extract(epoch FROM r.next_run_at)::float8 AS next,
+       (SELECT extract(epoch FROM t.created_at)::float8 FROM aaiclick_queue.ticks t
+        WHERE t.registered_job_id = r.id ORDER BY t.registered_job_id, t.fire_at DESC LIMIT 1) AS last
+FROM (SELECT id, name, enabled, is_gone, next_run_at FROM aaiclick_queue.registered_jobs ORDER BY id LIMIT $1) AS r
+"""
+SCHEDULE_STATES = """
+SELECT CASE WHEN enabled AND NOT is_gone THEN 'enabled' ELSE 'disabled' END AS state, count(*) AS n
+FROM (SELECT enabled, is_gone FROM aaiclick_queue.registered_jobs ORDER BY id LIMIT $1) AS r GROUP BY 1
+"""
+# How the rows of a place are shared out among queues, as of its last ANALYZE.
+LINE_SHARES = """
+SELECT queue, share::float8 AS share FROM pg_stats s
+CROSS JOIN LATERAL unnest(s.most_common_vals::text::text[], s.most_common_freqs) AS common(queue, share)
+WHERE s.schemaname = $1 AND s.tablename = 'ready' AND s.attname = 'queue'
+"""
+ALARMS = "SELECT kind, count(*) AS n FROM aaiclick_queue.alarms GROUP BY kind"
+VIOLATIONS = "SELECT what, data->>'count' AS n FROM aaiclick_queue.alarms WHERE kind = 'invariant'"
+# Pages as of the last VACUUM or ANALYZE: asking the file system takes 6 ms for sixty tables and their indexes.
+TABLES = """
+SELECT coalesce(p.relname, c.relname)::text AS name,
+       sum((c.relpages + coalesce((SELECT sum(i.relpages) FROM pg_index x JOIN pg_class i ON i.oid = x.indexrelid
+                                   WHERE x.indrelid = c.oid), 0))::bigint * 8192)::bigint AS bytes,
+       sum(greatest(s.n_dead_tup, 0))::bigint AS dead, sum(greatest(s.n_live_tup, 0))::bigint AS live
+FROM pg_class c
+LEFT JOIN pg_inherits h ON h.inhrelid = c.oid LEFT JOIN pg_class p ON p.oid = h.inhparent
+LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+WHERE c.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1) AND c.relkind = 'r'
+GROUP BY 1
+"""
+# How much of the range of ids is older than the policy, times the share of the oldest thousand that it is over for.
+PRUNABLE = """
+SELECT (SELECT id FROM aaiclick_queue.tasks ORDER BY id LIMIT 1) AS first,
+       (SELECT id FROM aaiclick_queue.tasks ORDER BY id DESC LIMIT 1) AS last,
+       (SELECT count(*) FILTER (WHERE finished_at < now() - make_interval(secs => CASE WHEN status = 'FAILED'
+                                                                               THEN $2::float8 ELSE $1::float8 END))
+        FROM (SELECT finished_at, status FROM aaiclick_queue.tasks WHERE id > 0 ORDER BY id LIMIT 1000) AS oldest)
+           AS prunable
+"""

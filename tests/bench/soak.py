@@ -1,0 +1,119 @@
+"""A constant load for long: dead rows, sizes, WAL a task, the memory of Redis and of the worker."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any, NamedTuple
+
+from aaiclick_queue.settings import PREFIX
+
+from .apps import tally
+from .measures import complain_of_the_dead, relatives, workers
+from .places import PROJECT, Broken, Place, end
+from .scale_sizes import Found, Places, ScaleSizes
+from .systems import APPS
+from .verdict import Mark, at_most
+
+SAMPLES = 60
+KEPT_SECONDS = 60  # of load: as many finished tasks are kept, so that pruning is part of it
+HOURLY_PERCENT = 1.0
+TABLES = """
+SELECT sum(n_dead_tup)::float8, sum(n_live_tup)::float8, sum(pg_table_size(relid))::float8 / 2^20,
+       sum(pg_indexes_size(relid))::float8 / 2^20
+FROM pg_stat_user_tables WHERE schemaname = 'aaiclick_queue'
+"""
+
+
+class Sample(NamedTuple):
+    """All of it at one moment; sizes in MiB."""
+
+    at: float
+    runs: int
+    wal: int
+    dead: float
+    live: float
+    tables: float
+    indexes: float
+    redis: float
+    stream: int
+    rss: float
+
+
+def soak(places: Places, sizes: ScaleSizes) -> Found:
+    """Load at a constant rate, sampled; nothing may grow beyond a plateau in its second half."""
+    kept = {
+        PREFIX + "RETENTION_MAX_TASKS": str(max(1, int(sizes.soak_rate * min(KEPT_SECONDS, sizes.soak_seconds / 4))))
+    }
+    with places() as fresh:
+        place = fresh._replace(environ=fresh.environ | kept)
+        samples: list[Sample] = []
+        with workers(place, 1) as running:
+            load = _load(place, sizes)
+            try:
+                _wait_for_the_first(place, load)
+                began = time.perf_counter()
+                while load.poll() is None and time.perf_counter() - began < sizes.soak_seconds + 60:
+                    time.sleep(sizes.soak_seconds / SAMPLES)
+                    complain_of_the_dead(place, running)
+                    samples.append(_sample(place, running, time.perf_counter() - began))
+            finally:
+                end(load)
+    if load.returncode or len(samples) < 4:
+        raise Broken(f"the load of the soak ended with {load.returncode}")
+    return _found(samples[: SAMPLES + 1], sizes)
+
+
+def _wait_for_the_first(place: Place, load: subprocess.Popen[bytes]) -> None:
+    give_up = time.perf_counter() + tally.step_seconds()
+    while not tally.late_count(place.folder):
+        if load.poll() is not None or time.perf_counter() > give_up:
+            raise Broken("the load of the soak did not begin")
+        time.sleep(0.05)
+
+
+def _load(place: Place, sizes: ScaleSizes) -> subprocess.Popen[bytes]:
+    app = [sys.executable, "-m", f"{APPS}.{place.system.app}", "sustained"]
+    command = [*app, str(sizes.soak_rate), str(sizes.soak_seconds)]
+    return subprocess.Popen(command, cwd=PROJECT, env=place.environ, start_new_session=True, stdout=subprocess.DEVNULL)
+
+
+def _sample(place: Place, running: list[subprocess.Popen[bytes]], at: float) -> Sample:
+    assert place.database is not None
+    row = place.database.execute(TABLES).fetchone()
+    assert row is not None
+    about: Any = place.redis.info("memory")
+    rss = sum(process.memory_info().rss for process in relatives(running)) / 2**20
+    stream = place.redis.xlen("{aaiq}:wake:default")
+    runs = tally.late_count(place.folder)
+    sizes: tuple[float, float, float, float] = row
+    dead, live, tables, indexes = sizes
+    memory = about["used_memory"] / 2**20
+    return Sample(at, runs, place.wal_bytes(), dead, live, tables, indexes, memory, int(stream), rss)
+
+
+def _found(samples: list[Sample], sizes: ScaleSizes) -> Found:
+    half = samples[len(samples) // 2 :]
+    first, last = half[0], half[-1]
+    wal = (last.wal - first.wal) / max(1, last.runs - first.runs)
+    marks = [_flat(half, figure) for figure in ("tables", "indexes", "redis", "rss")]
+    worst = max(sample.dead - 5 * sample.live for sample in half)
+    marks.append(at_most("soak: dead rows above 5 × those alive", max(worst, 0.0), 10_000, "rows"))
+    marks.append(at_most("soak: entries of the stream", max(sample.stream for sample in half), 11_000, "entries"))
+    rate = (last.runs - first.runs) / (last.at - first.at)
+    marks.append(Mark("soak: WAL a task, enqueue to end, and load", f"{wal:,.0f} B at {rate:,.0f}/s", "told", met=True))
+    names = ("dead", "tables", "indexes", "redis", "rss")
+    curves = {name: [(sample.at, float(getattr(sample, name))) for sample in samples] for name in names}
+    curves["dead"] = [(at, dead / 1000) for at, dead in curves["dead"]]
+    shown = {{"dead": "dead rows, 1000s"}.get(name, f"{name} MiB"): curve for name, curve in curves.items()}
+    return Found(f"Soak at {sizes.soak_rate:,.0f} tasks/s", "seconds", shown, marks)
+
+
+def _flat(half: list[Sample], figure: str) -> Mark:
+    """How fast it grows over the second half, in percent of its middle an hour."""
+    values = [float(getattr(sample, figure)) for sample in half]
+    slope = statistics.linear_regression([sample.at for sample in half], values).slope
+    growth = 100 * slope * 3600 / (statistics.median(values) or 1.0)
+    return at_most(f"soak: growth of {figure} in the second half", growth, HOURLY_PERCENT, "% an hour")

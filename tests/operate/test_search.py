@@ -1,0 +1,112 @@
+"""Tasks are found by what is in their arguments, of the newest, and the answer says how many were looked through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from aaiclick_queue import views
+from aaiclick_queue.errors import BadTask
+from aaiclick_queue.postgres import Database
+from aaiclick_queue.status import Status
+from aaiclick_queue.views import TaskFilter, list_tasks
+from tests.cli.conftest import Invoke
+from tests.planned import Job
+from tests.tools import put_one
+
+
+async def found(db: Database, search: str, **given: Any) -> list[int]:
+    return [int(one.id) for one in (await list_tasks(db, TaskFilter(search=search, **given))).tasks]
+
+
+@pytest.mark.parametrize(
+    ("search", "hits"),
+    [
+        ("ada", [0]),
+        ("ADA@", [0]),
+        ('say "hi"', [1]),
+        ("user.id=42", [0]),
+        ("user.id=43", []),
+        ("tags.0=new", [1]),
+        ("paid=true", [1]),
+        ("note=a=b", [0]),
+        ('{"user": {"id": 42}}', [0]),
+        ('{"tags": ["old"]}', [1]),
+        ('{"tags": ["none"]}', []),
+        ("nowhere", []),
+    ],
+)
+async def test_text_a_path_and_json_find_tasks(db: Database, search: str, hits: list[int]) -> None:
+    rows: list[dict[str, Any]] = [
+        {"to": "Ada@example.com", "user": {"id": 42}, "note": "a=b"},
+        {"text": 'they say "hi"', "tags": ["new", "old"], "paid": True},
+    ]
+    ids = [await put_one(db, json.dumps(row)) for row in rows]
+    assert await found(db, search) == [ids[hit] for hit in hits]
+
+
+async def test_other_filters_hold_too(db: Database) -> None:
+    kwargs = '{"to": "ada"}'
+    mail, _ = await put_one(db, kwargs, queue="mail"), await put_one(db, kwargs, queue="other")
+    later = await put_one(db, kwargs, task={"countdown": 60.0})
+    job = Job()
+    only = job.task(kwargs=kwargs)
+    await job.submit(db)
+    assert await found(db, "ada", queue="mail") == [mail]
+    assert await found(db, "to=ada", status=Status.SCHEDULED) == [later]
+    assert await found(db, "ada", job_id=job.id) == [job[only]]
+    assert len(await found(db, "ada", status=Status.QUEUED)) == 3
+
+
+async def test_the_page_says_how_many_were_looked_through_and_whether_there_are_more(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await put_one(db, '{"to": "ada"}')
+    for _ in range(4):
+        await put_one(db)
+    page = await list_tasks(db, TaskFilter(search="ada"))
+    assert (page.searched, page.is_cut, page.before) == (5, False, None)
+    monkeypatch.setattr(views, "SCAN_LIMIT", 4)
+    page = await list_tasks(db, TaskFilter(search="ada"))
+    assert (page.tasks, page.searched, page.is_cut) == ([], 4, True)
+    assert page.before is not None
+    page = await list_tasks(db, TaskFilter(search="ada"), before=int(page.before))
+    assert [int(one.id) for one in page.tasks] == [old]
+
+
+async def test_a_list_without_a_search_says_nothing_of_one(db: Database) -> None:
+    await put_one(db)
+    page = await list_tasks(db)
+    assert (page.searched, page.is_cut) == (None, False)
+
+
+async def test_a_secret_cannot_be_guessed_by_searching_for_it(db: Database) -> None:
+    await put_one(db, '{"code": {"$secret": "hunter2"}, "password": "hunter3", "to": "ada"}')
+    assert len(await found(db, "ada")) == 1
+    for guess in ("hunter2", "hunter3", "code.$secret=hunter2", "password=hunter3", '{"password": "hunter3"}'):
+        assert await found(db, guess) == []
+    assert await found(db, '{"code": {"$secret": "hunter2"}}') == []
+
+
+async def test_hits_that_may_not_be_shown_do_not_hide_older_ones(db: Database) -> None:
+    shown = await put_one(db, '{"to": "hunter2"}')
+    for _ in range(5):
+        await put_one(db, '{"password": "hunter2"}')
+    page = await list_tasks(db, TaskFilter(search="hunter2"), limit=2)
+    assert [int(one.id) for one in page.tasks] == [shown]
+
+
+@pytest.mark.parametrize("search", ["", "  ", "x" * 1001, "{not json"])
+async def test_what_cannot_be_searched_for_is_refused(db: Database, search: str) -> None:
+    with pytest.raises(BadTask, match="search="):
+        await list_tasks(db, TaskFilter(search=search))
+
+
+async def test_the_command(db: Database, invoke: Invoke) -> None:
+    task_id = await put_one(db, '{"user": {"id": 42}}')
+    await put_one(db)
+    ran = await asyncio.to_thread(invoke, "task", "list", "--search", "user.id=42", "--json")
+    assert [one["id"] for one in json.loads(ran.stdout)] == [str(task_id)]
