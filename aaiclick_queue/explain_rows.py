@@ -116,3 +116,13 @@ SELECT f.fingerprint, (SELECT count(*) FROM (SELECT FROM aaiclick_queue.failures
                                              LIMIT {ALIKE_LIMIT}) AS alike) AS n
 FROM aaiclick_queue.failures f WHERE f.task_id = $1
 """
+# What a new limit's operation waits for: SEEN_BY_ALL of flow/operate.py. Nothing for a role that may not see others.
+OLDER_TRANSACTION = """
+SELECT a.pid, extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS seconds, a.application_name
+FROM aaiclick_queue.operations o
+JOIN aaiclick_queue.limits m ON m.id = (o.arguments->>'limit_id')::bigint
+CROSS JOIN pg_stat_activity a
+WHERE o.id = $1::bigint AND o.status = 'OPEN' AND o.kind = 'limit' AND a.pid <> pg_backend_pid()
+  AND age(a.backend_xid) >= (pg_snapshot_xmax(pg_current_snapshot())::text)::bigint - m.made_xid
+ORDER BY a.xact_start LIMIT 1
+"""

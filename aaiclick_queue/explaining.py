@@ -17,6 +17,7 @@ from .explain_line import held, in_line, unserved
 from .explain_words import Reason, ago, by_background, error_of, in_, names, shown
 from .job_nodes import read_node
 from .postgres import Database
+from .report import span
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -70,7 +71,7 @@ async def _reasons(db: Database, task: dict[str, Any]) -> list[Reason]:
     if task["not_before"]:
         lines.append(await _due(db, task))
     limits = [dict(row) for row in await db.fetch(rows.LIMITS_OF_TASK, *_limited_by(task))]
-    lines += _paused(task, limits)
+    lines += await _paused(db, task, limits)
     serving = [dict(row) for row in await db.fetch(rows.SERVING, task["queue"], task["entrypoint"])]
     lines += await unserved(db, task, serving)
     if task["held_at"]:
@@ -124,14 +125,13 @@ async def _due(db: Database, task: dict[str, Any]) -> Reason:
     return Reason(code, sentence, await by_background(db, "It gets in line within a second."), facts)
 
 
-def _paused(task: dict[str, Any], limits: Sequence[dict[str, Any]]) -> list[Reason]:
+async def _paused(db: Database, task: dict[str, Any], limits: Sequence[dict[str, Any]]) -> list[Reason]:
     lines = []
     if task["queue_paused_at"]:
         facts = {"queue": task["queue"], "paused_at": task["queue_paused_at"], "by": task["queue_paused_by"]}
         facts["reason"] = task["queue_reason"]
         said = _by(task["queue_paused_by"], task["queue_paused_at"], task["queue_reason"], task["read_at"])
-        is_ours = str(task["queue_paused_by"]).startswith("operation ")
-        fix = "It opens when the operation is done." if is_ours else shown("queue resume", task["queue"])
+        fix = await _opened_by_itself(db, str(task["queue_paused_by"])) or shown("queue resume", task["queue"])
         lines.append(Reason("queue_paused", f"Its queue {task['queue']} is paused{said}.", fix, facts))
     if task["job_paused_at"]:
         facts = {"job_id": str(task["job_id"]), "paused_at": task["job_paused_at"], "by": task["job_paused_by"]}
@@ -141,6 +141,20 @@ def _paused(task: dict[str, Any], limits: Sequence[dict[str, Any]]) -> list[Reas
         lines.append(Reason("job_paused", f"Its job {task['job_name']} is paused{said}.", fix, facts))
     pauses = [limit for limit in limits if limit["kind"] == "pause" and limit["scope"] == "task"]
     return lines + [_entrypoint_paused(task, limit) for limit in pauses]
+
+
+async def _opened_by_itself(db: Database, who: str) -> str | None:
+    """What opens a queue that an operation has closed, and what that waits for."""
+    word, _, number = who.partition(" ")
+    if word != "operation" or not number.isdecimal():
+        return None
+    for row in await db.fetch(rows.OLDER_TRANSACTION, int(number)):
+        whose = f" of {row['application_name']}" if row["application_name"] else ""
+        return (
+            f"It opens when a transaction{whose} that began {span(row['seconds'])} ago is over, "
+            f"the process {row['pid']} of Postgres: SELECT pg_terminate_backend({row['pid']}) ends it."
+        )
+    return "It opens when the operation is done."
 
 
 def _by(who: str | None, since: datetime, reason: str | None, now: datetime) -> str:

@@ -21,6 +21,7 @@ from .growing import growing
 from .kinds import Kind, KindName, Mix, room_of
 from .middleware import around_execute, installed
 from .outcome import Outcome
+from .strands import Strands
 
 CLAIM_LIMIT = 500
 UNSTARTED_SECONDS = 1.0
@@ -60,12 +61,14 @@ class Slots:
         self._prefetch = prefetch
         self.keeps_apart = True  # whether runs have child processes at all
         self._left: dict[str, tuple[Kind, float]] = {}  # queues whose runs were handed back, until when
+        self._strands = Strands(self._may_begin, self._run)
         self.freed = asyncio.Event()
         self._empty = asyncio.Event()
 
     def serve(self, services: Services) -> None:
         """Start to run things, with what they share."""
         self._services = services
+        self._strands.start_from_here()
         self.children.serve(services)
 
     @property
@@ -119,7 +122,7 @@ class Slots:
         if met:
             self._mix.met(met)
         for kind in self._kinds:
-            self._fill(kind)
+            self._strands.fill(kind)
         return again
 
     def _is_run_of_before(self, run: Run, older: Run | None) -> bool:
@@ -146,8 +149,6 @@ class Slots:
     def let_go(self, run: Run, *, recorded: bool) -> None:
         """The run's outcome is written, or it was not ours any more."""
         self.fences.over(run, recorded=recorded)
-        if run.thread is None:
-            run.asyncio_task = None  # its context leads back to the run: a circle, which only the collector would find
         if self.held.get(run.claimed.task_id) is run:  # else the task was claimed again while this run came to its end
             del self.held[run.claimed.task_id]
         if not self.held:
@@ -168,8 +169,7 @@ class Slots:
 
     def is_running(self, run: Run) -> bool:
         """Whether it runs or waits to run, and has not been told to stop."""
-        ended = run.asyncio_task is not None and run.asyncio_task.done()
-        return not (ended or run.committing or run.committed or run.stop)
+        return not (run.is_over or run.committing or run.committed or run.stop)
 
     @staticmethod
     def is_still_running(run: Run) -> bool:
@@ -230,17 +230,12 @@ class Slots:
             return self._process  # from the second loss on whatever it is: the next takes nobody along
         return self._async if run.definition.is_async else self._thread
 
-    def _fill(self, kind: Kind) -> None:
-        while kind.waiting and kind.taken < kind.size:
-            kind.taken += self._launch(kind.waiting.popleft())
-
-    def _launch(self, run: Run) -> bool:
-        if run.stop is not None:
-            self._ended(run, run.stop.outcome)
-            self._tell_stopped(run)
-            return False
-        run.asyncio_task = asyncio.get_running_loop().create_task(self._run(run))
-        return True
+    def _may_begin(self, run: Run) -> bool:
+        if run.stop is None:
+            return True
+        self._ended(run, run.stop.outcome)
+        self._tell_stopped(run)
+        return False
 
     async def _run(self, run: Run) -> None:
         assert self._services is not None
@@ -257,6 +252,8 @@ class Slots:
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
+            run.is_over = True
+            run.asyncio_task = run.coroutine = None  # others may be next in it; and both lead back to the run
             if run.timer is not None:
                 run.timer.cancel()
             if run.thread is None:  # else its slot is free when the thread is
@@ -270,7 +267,6 @@ class Slots:
                 self._tell_stopped(run)
             if not run.claimed.flags & LIMITED:  # what is claimed ahead has had its turn before whoever comes now
                 run.kind.finished()
-            self._fill(run.kind)
             self.freed.set()
 
     async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
@@ -308,9 +304,9 @@ class Slots:
             run.log.end()
         if not future.cancelled():
             future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
-        if run.stop is not None and run.asyncio_task is not None and run.asyncio_task.done():
+        if run.stop is not None and run.is_over:
             self._tell_stopped(run)
-        self._fill(self._thread)
+        self._strands.fill(self._thread)
         self.freed.set()
 
     def _tell_stopped(self, run: Run) -> None:

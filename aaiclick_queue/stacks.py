@@ -98,7 +98,7 @@ def _run(run: Run, shown: Shown, frames: Mapping[int, FrameType], now: float) ->
         elif task is not None and task is asyncio.current_task(shown.loop) and shown.thread_id in frames:
             where, stack = "ON THE EVENT LOOP NOW", _text(_of_frame(frames[shown.thread_id]))
         elif task is not None:
-            where, stack = "waits", _text(_of_coroutine(task.get_coro()))
+            where, stack = "waits", _text(_of_coroutine(run.coroutine or task.get_coro()))
     age = f"{now - run.started:.1f} s" if run.started else "–"
     name = f"{claimed.entrypoint}  task {claimed.task_id}  attempt {claimed.attempt}"
     return Stack(f"run of {age}: {name}  {where}", stack)

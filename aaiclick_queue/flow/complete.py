@@ -122,7 +122,7 @@ async def _record(tx: Transaction, parts: Parts, worker_id: int) -> set[int]:
             statement,
             [run.task_id for run in some],
             [run.run_epoch for run in some],
-            [run.outcome.result for run in some if isinstance(run.outcome, Succeeded)],
+            [run.outcome.result for run in some if type(run.outcome) is Succeeded],
             [now - run.started for run in some],  # ages: the database's clock makes times of them
             [now - run.ended for run in some],
             worker_id,
@@ -139,7 +139,7 @@ def _by_statement(runs: Sequence[Ended]) -> Parts:
 
 
 def _statement_for(run: Ended) -> str:
-    if not isinstance(run.outcome, Succeeded):
+    if type(run.outcome) is not Succeeded:  # isinstance of a struct takes four times as long
         return SETTLE_OWN_RUNS
     if run.flags & SPECIAL:
         return COMPLETE_SPECIAL

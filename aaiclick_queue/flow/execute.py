@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Literal, Protocol
 
 from ..codec import Signature
@@ -59,7 +59,9 @@ class Run:
         "committed",
         "committing",
         "context",
+        "coroutine",
         "definition",
+        "is_over",
         "kind",
         "log",
         "max_attempts",
@@ -96,7 +98,9 @@ class Run:
         self.stop_told = False  # whether anybody was told that its code has ended after a stop
         self.thread_id = 0
         self.child_pid = 0  # of the process that runs it, where that is not this one
-        self.asyncio_task: asyncio.Task[None] | None = None
+        self.asyncio_task: asyncio.Task[None] | None = None  # from its first step to its last
+        self.coroutine: Coroutine[Any, Any, None] | None = None
+        self.is_over = False  # its code has ended, or is a thread that was given up
         self.timer: asyncio.TimerHandle | None = None
         self.context: Any = None
         self.kind: Any = None  # whose slots it uses

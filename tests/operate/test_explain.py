@@ -266,6 +266,20 @@ async def test_a_paused_queue_and_a_paused_entrypoint(db: Database) -> None:
     assert found.fix == "aaiclick-queue task resume shop.mail.send"
 
 
+async def test_a_queue_that_a_new_limit_has_closed_names_the_transaction_it_waits_for(db: Database) -> None:
+    async with db.transaction() as old:
+        await old.fetch("SELECT pg_current_xact_id()")
+        [row] = await old.fetch("SELECT pg_backend_pid() AS pid")
+        task_id = await put_one(db, queue="mail")
+        operation = await set_limit(db, NewLimit("queue", "mail", "running", 5), by="me")
+        assert operation
+        found = await explained(db, task_id, "queue_paused")
+        assert f"the process {row['pid']} of Postgres" in found.fix
+    found = await explained(db, task_id, "queue_paused")
+    assert found.fix == "It opens when the operation is done."
+    await work_to_end(db, operation)
+
+
 async def test_no_worker_listens(db: Database) -> None:
     task_id = await put_one(db, queue="mail", entrypoint="shop.mail.send")
     assert "none has for an hour" in (await explained(db, task_id, "no_worker")).sentence
