@@ -14,6 +14,7 @@ from .sample import sample_once
 WATCH_SECONDS = 15.0
 DEPTHS_SECONDS = 5.0
 DOCTOR_SECONDS = 300.0
+FIRST_LOOK_SECONDS = 60.0  # a short life has no doctor: his look at 120,000 tasks takes 0.7 s, when they wait to be run
 INVARIANT, BROKEN = "invariant", "INVARIANT_BROKEN"
 OTHERS_SECONDS = 2.0  # until somebody else may have become the holder
 COST = 20  # times as long as a count took pass before the next one
@@ -25,7 +26,11 @@ Examine = Callable[[Database], Awaitable[Sequence[Found]]]  # the doctor, who is
 class Watch:
     """The watch of one process; it rests while another process holds the loops."""
 
-    def __init__(self, db: Database, holder: Holder, examine: Examine | None = None) -> None:
+    def __init__(
+        self, db: Database, holder: Holder, examine: Examine | None = None, *, rests: float = FIRST_LOOK_SECONDS
+    ) -> None:
+        """The doctor looks after `rests` seconds for the first time."""
+        self._examines_at = time.monotonic() + rests
         self._db = db
         self._holder = holder
         self._detector = Detector(db.settings)
@@ -54,9 +59,9 @@ class Watch:
     async def _doctor_pass(self) -> float:
         if self._examine is None:
             return DOCTOR_SECONDS
-        if not self._holder.holds:
-            return OTHERS_SECONDS
         began = time.monotonic()
+        if not self._holder.holds or began < self._examines_at:
+            return OTHERS_SECONDS
         found = await self._examine(self._db)
         await keep_alarms(self._db, INVARIANT, found, event=BROKEN)
         self._doctor.counts.did("found {} invariants broken", len(found))

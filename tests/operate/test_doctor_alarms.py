@@ -20,7 +20,7 @@ async def test_what_the_doctor_finds_is_an_alarm_and_a_gauge_until_it_is_mended(
     settings: Settings, db: Database
 ) -> None:
     holder = Holder(7)
-    watch = Watch(db, holder, doctor.examine)
+    watch = Watch(db, holder, doctor.examine, rests=0)
     await watch._doctor_pass()
     assert await read_alarms(db) == []  # another process holds the loops
     await holder.hold_once(db)
