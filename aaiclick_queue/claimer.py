@@ -115,6 +115,10 @@ class Claimer:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._kicked.set)
 
+    def look(self) -> None:
+        """The same on its own thread, without the turn of the event loop that the way from another one takes."""
+        self._kicked.set()
+
     def ended(self, queue: str) -> None:
         """A run of this queue is over: where its cap was reached, the next may start."""
         if isinstance(self._line, Lines) and self._line.is_capped(queue):

@@ -207,7 +207,7 @@ class Worker:
                     self._line,
                     consumer=lambda: str(self.worker_id),
                     room=self.slots.room,
-                    kick=self._claimer.kick,
+                    kick=self._claimer.look,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
                 loops.append(group.create_task(Nudges(self._channel()).run()))
