@@ -32,11 +32,12 @@ from .middleware import Enqueuing, Middleware, around_enqueue, checked, installe
 from .migrate import require_head
 from .portal import submit
 from .postgres import Database
+from .rows import PART
 from .settings import Settings
 from .streams import Streams
 from .tracing import trace_if_wanted
 from .waiting import Waiting
-from .writing import BULK, Writer
+from .writing import Writer
 
 
 class Client:
@@ -153,8 +154,8 @@ class Client:
         db = await self.database()
         await ensure_partitions(db)
         cancelled: set[int] = set()
-        for start in range(0, len(ids), BULK):
-            cancelled |= await cancel(db, ids[start : start + BULK])
+        for start in range(0, len(ids), PART):
+            cancelled |= await cancel(db, ids[start : start + PART])
         self._tell_ended(sorted(cancelled))
         return cancelled
 

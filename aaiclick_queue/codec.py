@@ -132,11 +132,11 @@ class Signature:
             return text
         return json.dumps(self.sealed(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
 
-    def encode_many(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
-        """The same for many; an error names the row, counted from 0, and the parameter."""
+    def encode_many(self, rows: Iterable[Mapping[str, Any]], first: int = 0) -> list[str]:
+        """The same for many; an error names the row, whose numbers begin with `first`, and the parameter."""
         write = self._row.write
         texts: list[str] = []
-        for number, given in enumerate(rows):
+        for number, given in enumerate(rows, first):
             try:
                 texts.append(write(given))
             except Exception as error:

@@ -74,7 +74,7 @@ class EachSignature(Signature):
             raise misnamed
         return f"{_START}{written['items']}}}"
 
-    def encode_many(self, rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    def encode_many(self, rows: Iterable[Mapping[str, Any]], first: int = 0) -> list[str]:  # noqa: ARG002
         """The same for many lists."""
         return [self.encode((), given) for given in rows]
 

@@ -26,6 +26,7 @@ from .handles import Handle, blocking_client, check_blocking
 from .middleware import HEADERS
 from .nodes import Node
 from .retry import seconds
+from .rows import PART, Rows
 from .settings import Settings
 from .spec import HOOKS, NO_TEXT, Options, filled_in, hooks_text
 from .wiring import node_of
@@ -138,10 +139,12 @@ class Task(Generic[P, R]):
     ) -> list[int]:
         """Enqueue many calls, each a mapping of keyword arguments, in one transaction; gives ids in order."""
         client = client or self._client or await default_client()
-        tasks = self._new_tasks(rows, client.settings)
+        connection = connection if connection is not None else self._connection
+        tasks = self._new_tasks(list(rows), client.settings)
         if not tasks:
             return []
-        connection = connection if connection is not None else self._connection
+        # All of them before anything is written in a transaction that is not ours.
+        tasks.make(PART if connection is None else len(tasks))
         wait = self._waits(connection)
         return await client.write(self._spec(client.settings), tasks, connection=connection, wait=wait)
 
@@ -293,20 +296,28 @@ class Task(Generic[P, R]):
             raise BadTask("dedupe='debounce' needs countdown=: the quiet time after which the task runs")
         return task, Key(given.dedupe_key, mode, given.dedupe_until, given.debounce_max)
 
-    def _new_tasks(self, rows: Iterable[Mapping[str, Any]], settings: Settings) -> list[NewTask]:
+    def _new_tasks(self, rows: Sequence[Mapping[str, Any]], settings: Settings) -> Rows:
         if self.defaults.dedupe_key is not None:
             raise BadTask(
                 "enqueue_many with one dedupe_key for all of them: enqueue them one by one with keys of their own"
             )
-        payloads = self.signature.encode_many(rows)
         if self.has_templates:
-            return [self._new_task(payload, settings)[0] for payload in payloads]
+
+            def made_one_by_one(some: Sequence[Mapping[str, Any]], first: int) -> list[NewTask]:
+                return [self._new_task(payload, settings)[0] for payload in self.signature.encode_many(some, first)]
+
+            return Rows(rows, made_one_by_one)
         template, _ = self._new_task("{}", settings)
-        if max(map(len, payloads), default=0) * 4 > settings.payload_max_bytes:
-            for payload in payloads:
-                _check_size(payload, settings, self.entrypoint)
         same = msgspec.structs.astuple(template)[1:]  # a copy of the template for each would take four times as long
-        return [NewTask(payload, *same) for payload in payloads]
+
+        def made(some: Sequence[Mapping[str, Any]], first: int) -> list[NewTask]:
+            payloads = self.signature.encode_many(some, first)
+            if max(map(len, payloads), default=0) * 4 > settings.payload_max_bytes:
+                for payload in payloads:
+                    _check_size(payload, settings, self.entrypoint)
+            return [NewTask(payload, *same) for payload in payloads]
+
+        return Rows(rows, made)
 
     def _handle(self, task_id: int, client: Client | None, connection: Any) -> Handle[R]:
         return Handle(

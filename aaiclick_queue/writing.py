@@ -23,12 +23,12 @@ from .flow.submit import Adding, NewJob, Submitted, add_to_job, submit_job
 from .gathering import Gatherer, Waiting
 from .ids import IdSource
 from .postgres import DATA_ERRORS, Database
+from .rows import PART, Rows
 from .schema import Transaction
 from .settings import Settings
 
 T = TypeVar("T")
 
-BULK = 1000  # rows of one statement
 RETRY_SECONDS = 0.1
 FULL_SECONDS = 0.05
 FULL_LONGEST_SECONDS = 1.0
@@ -216,10 +216,12 @@ class Writer:
         self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int], *, again: bool
     ) -> Written:
         whole = Written([], [])
-        for start in range(0, len(tasks), BULK):
-            some, mine = tasks[start : start + BULK], list(ids[start : start + BULK])
+        for start in range(0, len(tasks), PART):
+            some, mine = tasks[start : start + PART], list(ids[start : start + PART])
             # Room for all of them or for none; a repeated try may meet its own rows.
-            written = await insert_tasks(tx, spec, some, mine, room_for=0 if start or again else len(tasks))
+            insert = insert_tasks(tx, spec, some, mine, room_for=0 if start or again else len(tasks))
+            next_end = start + 2 * PART
+            written = await (tasks.made_meanwhile(next_end, insert) if isinstance(tasks, Rows) else insert)
             missing = set(mine) - set(written.ids)
             if missing and again:
                 missing -= await written_before(tx, spec, missing)

@@ -285,6 +285,41 @@ async def test_many_are_written_in_one_transaction_and_their_ids_come_in_order(c
     assert await greet.enqueue_many([], client=client) == []
 
 
+async def test_a_row_that_does_not_fit_far_behind_takes_all_before_it_along(client: Client, db: Database) -> None:
+    calls: list[dict[str, Any]] = [{"name": str(n)} for n in range(3500)]
+    for bad in (1000, 1999, 2000, 3499):
+        with pytest.raises(ArgumentsDoNotFit, match=rf"rows\[{bad}\]"):
+            await greet.enqueue_many([*calls[:bad], {"name": 1}, *calls[bad + 1 :]], client=client)
+    assert await count(db, "tasks") == 0
+    assert len(await greet.enqueue_many(calls, client=client)) == 3500  # and the connection is as good as before
+
+
+async def test_a_row_that_does_not_fit_leaves_the_callers_transaction_alone(client: Client, db: Database) -> None:
+    calls: list[dict[str, Any]] = [*({"name": "a"} for _ in range(1500)), {"name": 1}]
+    async with db.transaction() as mine:
+        with pytest.raises(ArgumentsDoNotFit, match=r"rows\[1500\]"):
+            await greet.enqueue_many(calls, client=client, connection=mine.raw)
+        assert await count(mine, "tasks") == 0
+
+
+async def test_an_enqueue_of_many_that_is_given_up_writes_nothing(client: Client, db: Database) -> None:
+    calls = [{"name": str(n)} for n in range(20_000)]
+    writing = asyncio.create_task(greet.enqueue_many(calls, client=client))
+    await until(lambda: _is_inserting(db))
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    assert await count(db, "tasks") == 0
+    assert len(await greet.enqueue_many(calls[:10], client=client)) == 10
+
+
+async def _is_inserting(db: Database) -> bool:
+    sql = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%INSERT INTO%tasks%'"
+    )
+    return bool(await db.fetchval(sql + " AND pid <> pg_backend_pid()"))
+
+
 async def test_many_with_one_key_are_refused(client: Client) -> None:
     with pytest.raises(BadTask, match="one by one"):
         await greet.options(dedupe_key="k").enqueue_many([{"name": "a"}], client=client)
