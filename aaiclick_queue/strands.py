@@ -43,32 +43,29 @@ class Strands:
         task = asyncio.current_task()
         assert task is not None
         turn_ends = time.monotonic() + TURN_SECONDS
-        while kind.waiting and kind.taken < kind.size:
-            run = kind.waiting.popleft()
-            if not self._begin(run):
-                continue
-            kind.taken += 1
-            context = self._context.copy()
-            run.asyncio_task = task
-            run.coroutine = coroutine = self._run(run)
-            try:
-                awaited = context.run(coroutine.send, None)
-            except StopIteration:
-                if task.cancelling():  # by the run itself: what comes next is not to feel it
+        waits = None
+        try:
+            while kind.waiting and kind.taken < kind.size and not task.cancelling():  # else by its own last run
+                run = kind.waiting.popleft()
+                if not self._begin(run):
+                    continue
+                kind.taken += 1
+                context = self._context.copy()
+                run.asyncio_task = task
+                run.coroutine = coroutine = self._run(run)
+                try:
+                    waits = context, coroutine, context.run(coroutine.send, None)
                     break
-                if time.monotonic() > turn_ends:
-                    await asyncio.sleep(0)
-                    turn_ends = time.monotonic() + TURN_SECONDS
-                continue
-            self._leave_to_next(kind)
-            await _rest(context, coroutine, awaited)
+                except StopIteration:
+                    if time.monotonic() > turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = time.monotonic() + TURN_SECONDS
+        finally:
+            self._coming.discard(kind)
             self.fill(kind)
-            return
-        self._leave_to_next(kind)
-
-    def _leave_to_next(self, kind: Kind) -> None:
-        self._coming.discard(kind)
-        self.fill(kind)
+        if waits is not None:
+            await _rest(*waits)
+            self.fill(kind)
 
 
 @types.coroutine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from aaiclick_queue.flow.execute import Run
 from aaiclick_queue.kinds import Kind
 from aaiclick_queue.strands import Strands
 
-Code = Callable[[], Awaitable[None]]
+Code = Callable[[], Awaitable[object]]
 
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
@@ -133,6 +134,28 @@ async def test_a_run_that_cancels_itself_and_ends_takes_nobody_along() -> None:
 
     runs = await Stage(size=1).play(cancel_itself, turn, turn)
     assert [run.error for run in runs] == [None, None, None]
+
+
+async def test_a_run_that_breaks_its_task_leaves_the_others_to_a_new_one() -> None:
+    stage, ran = Stage(size=1), []
+    whole = stage._run
+
+    async def broken(run: Run) -> None:
+        stage.strands._run = whole
+        stage.kind.taken -= 1
+        raise RuntimeError("ours")
+
+    async def run() -> None:
+        ran.append("ran")
+
+    told: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    stage.strands._run = broken
+    stage.kind.waiting.append(cast("Run", SimpleNamespace()))
+    await stage.play(run)
+    assert ran == ["ran"]
+    gc.collect()
+    assert [str(error) for error in told] == ["ours"]
 
 
 async def test_a_run_that_may_not_begin_takes_no_slot() -> None:
