@@ -8,7 +8,7 @@ application ──enqueue──► tasks + ready + outbox        flow/enqueue.py
                              ▼
 worker ──claim──► ready → leases, run_epoch + 1        flow/claim.py
          │ heartbeat keeps the leases                  flow/heartbeat.py, pulse.py
-         ├─execute──► outcome                          flow/execute.py, slots.py
+         ├─execute──► outcome                          flow/execute.py, slots.py, strands.py
          └─complete──► lease deleted, result written   flow/complete.py, flow/settle.py
 job ──submit──► tasks + waiting + gates                flow/graph.py, flow/submit.py
 an end ──arrives──► resolver ──► gates open ──► ready  flow/arrive.py, flow/resolve.py
