@@ -13,9 +13,10 @@ from .postgres import Database
 
 LIMIT = 1000
 NEWEST = 2**63 - 1
+# By the number and not by its text, which `ORDER BY id` alone would mean: that sorted all of 400,000, and 9 before 10.
 SYSTEM_EVENTS = """
-SELECT id::text AS id, created_at, type, made_by AS by, data FROM aaiclick_queue.system_events
-WHERE id < $1 ORDER BY id DESC LIMIT $2
+SELECT e.id::text AS id, e.created_at, e.type, e.made_by AS by, e.data FROM aaiclick_queue.system_events e
+WHERE e.id < $1 ORDER BY e.id DESC LIMIT $2
 """
 # A walk down the index a type: among a million audit events the last stall is one look away.
 SYSTEM_EVENTS_OF = """

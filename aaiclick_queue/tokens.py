@@ -23,8 +23,8 @@ VALUES ($1::text, $2::text, now() + make_interval(secs => $3::float8), $4::text,
 RETURNING id::text AS id, name, role, created_at, expires_at, revoked_at, used_at, made_by
 """
 TOKENS = """
-SELECT id::text AS id, name, role, created_at, expires_at, revoked_at, used_at, made_by
-FROM aaiclick_queue.tokens WHERE id < $1::bigint ORDER BY id DESC LIMIT $2
+SELECT k.id::text AS id, k.name, k.role, k.created_at, k.expires_at, k.revoked_at, k.used_at, k.made_by
+FROM aaiclick_queue.tokens k WHERE k.id < $1::bigint ORDER BY k.id DESC LIMIT $2
 """
 REVOKE_TOKEN = """
 UPDATE aaiclick_queue.tokens SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1::bigint

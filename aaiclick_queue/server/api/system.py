@@ -29,8 +29,8 @@ SELECT p.id::text AS id, p.job_id::text AS job_id, p.parent_group_id::text AS pa
 FROM aaiclick_queue.groups p JOIN aaiclick_queue.gates g ON g.id = p.id WHERE p.id = $1::bigint
 """
 OUTBOX = """
-SELECT id::text AS id, created_at, queue, n, extract(epoch FROM now() - created_at)::float8 AS age_seconds
-FROM aaiclick_queue.outbox WHERE id > $1::bigint ORDER BY id LIMIT $2
+SELECT o.id::text AS id, o.created_at, o.queue, o.n, extract(epoch FROM now() - o.created_at)::float8 AS age_seconds
+FROM aaiclick_queue.outbox o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $2
 """
 OPEN_JOBS = """
 SELECT count(*) AS n FROM (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') LIMIT 10001) AS j
