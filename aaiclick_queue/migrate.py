@@ -121,7 +121,7 @@ async def _with_connection(settings: Settings, dsn: str | None, work: Work[T]) -
     if dsn is None:
         raise PostgresUnavailable("no Postgres URL: set AAICLICK_QUEUE_POSTGRES_URL")
     # Not by a URL of SQLAlchemy's, which knows no sslmode, no list of hosts and no password file.
-    arguments: dict[str, Any] = {"async_creator_fn": lambda *_, **given: dial(dsn, timeout=10, **given)}
+    arguments: dict[str, Any] = {"async_creator_fn": lambda *_, **given: dial(dsn, seconds=10, **given)}
     if settings.postgres_pooler == "transaction":
         arguments |= {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
     engine = create_async_engine("postgresql+asyncpg://", connect_args=arguments)

@@ -7,12 +7,14 @@ sequential scan over the empty line took 1.6 s a claim after a million tasks wer
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
@@ -21,6 +23,8 @@ from .errors import NotAllowed, PostgresUnavailable, QueueError
 from .schema import schema_sql
 from .settings import Settings, masked
 
+DIAL_SECONDS = 5.0
+WRITABLE = re.compile(r"[?&]target_session_attrs=(read-write|primary)\b")
 SESSION = {
     "application_name": "aaiclick-queue",
     "default_transaction_isolation": "read committed",
@@ -286,16 +290,15 @@ class Database:
 
     async def _dial(self) -> asyncpg.Connection[Record]:
         assert self._dsn is not None
-        dsn = plain_dsn(self._dsn)
         if not self._pooled:
             given = SESSION | self._session
             try:
-                return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, server_settings=given)
+                return await dial(self._dsn, command_timeout=self._patience, server_settings=given)
             except asyncpg.ProtocolViolationError as error:
                 if "startup parameter" not in str(error):
                     raise
                 self._pooled = True  # pgbouncer gave itself away
-        return await asyncpg.connect(dsn, timeout=5, command_timeout=self._patience, statement_cache_size=0)
+        return await dial(self._dsn, command_timeout=self._patience, statement_cache_size=0)
 
     def _pooled_begin(self) -> str:
         return "; ".join([POOLED_BEGIN, *(f"SET LOCAL {name} = {value}" for name, value in self._session.items())])
@@ -318,13 +321,51 @@ def _is_unclean(connection: Connection) -> bool:
     return connection.raw.is_closed() or connection.raw.is_in_transaction()
 
 
-async def dial(url: str, **given: Any) -> asyncpg.Connection[Record]:
+# Of a URL with several hosts, the one that took our last connection: the next one begins there.
+_answered: dict[str, str] = {}
+
+
+async def dial(url: str, *, seconds: float = DIAL_SECONDS, **given: Any) -> asyncpg.Connection[Record]:
     """A bare connection, by a URL with all that may stand in one: hosts, TLS, a password file."""
-    return await asyncpg.connect(plain_dsn(url), **given)
+    hosts = each_host(url)
+    hosts.sort(key=lambda host: host != _answered.get(url))
+    failed: BaseException | None = None
+    for host in hosts:
+        try:
+            # A share of the time for each: asyncpg has one for all of them, and a primary whose machine is gone, which
+            # says neither yes nor no, would use up that of the standby which was promoted.
+            raw: asyncpg.Connection[Record] = await asyncpg.connect(host, timeout=seconds / len(hosts), **given)
+        except asyncpg.ProtocolViolationError:
+            raise
+        except UNAVAILABLE as error:
+            failed = error
+        else:
+            if WRITABLE.search(host):  # else a standby that was asked once would be asked for ever
+                _answered[url] = host
+            return raw
+    assert failed is not None
+    raise failed
+
+
+def each_host(url: str) -> list[str]:
+    """The URL as asyncpg takes it, one for each host."""
+    parts = urlsplit(url := writable(url))
+    login, at, hosts = parts.netloc.rpartition("@")
+    if "," not in hosts:
+        return [url]
+    return [urlunsplit(parts._replace(netloc=f"{login}{at}{host}")) for host in hosts.split(",")]
+
+
+def writable(url: str) -> str:
+    """The URL as libpq takes it; of several hosts it asks for the one that takes writes, unless it asks for others."""
+    parts = urlsplit(url := plain_dsn(url))
+    if "," not in parts.netloc.rpartition("@")[2] or "target_session_attrs=" in parts.query:
+        return url
+    return urlunsplit(parts._replace(query=f"{parts.query}&target_session_attrs=read-write".lstrip("&")))
 
 
 def plain_dsn(url: str) -> str:
-    """The URL as asyncpg takes it."""
+    """The URL without the name of a driver."""
     scheme, rest = url.split("://", 1)
     return f"postgresql://{rest}" if scheme != "postgresql" else url
 

@@ -18,7 +18,7 @@ from .flow.enqueue import TakeIds
 from .flow.execute import encoded_result
 from .flow.submit import Submitted
 from .growing import Adds, added_by, through, was_committed, write_end
-from .postgres import LOCAL_FLOW_PLANS, plain_dsn
+from .postgres import DIAL_SECONDS, LOCAL_FLOW_PLANS, dial, writable
 from .schema import Transaction
 from .settings import Settings
 
@@ -203,11 +203,13 @@ def async_engine(dsn: str, settings: Settings) -> AsyncEngine:
     """The worker's engine for `async with current().transaction()`, opened on first use."""
     key = (asyncio.get_running_loop(), dsn, "async")
     if key not in _engines:
-        arguments: dict[str, Any] = {"timeout": 5, "command_timeout": settings.task_timeout_seconds}
+        # Not by a URL of SQLAlchemy's, which knows no sslmode, no list of hosts and no password file.
+        arguments: dict[str, Any] = {"async_creator_fn": lambda *_, **given: dial(dsn, **given)}
+        arguments |= {"command_timeout": settings.task_timeout_seconds}
         if settings.postgres_pooler == "transaction":
             arguments |= {"statement_cache_size": 0, "prepared_statement_cache_size": 0}
         _engines[key] = create_async_engine(
-            plain_dsn(dsn).replace("postgresql://", "postgresql+asyncpg://", 1),
+            "postgresql+asyncpg://",
             pool_size=settings.transaction_pool_size,
             max_overflow=0,
             pool_pre_ping=True,  # after a restart of Postgres a stale connection must not cost an attempt
@@ -224,11 +226,13 @@ def sync_engine(dsn: str, settings: Settings) -> Engine:
     key = (None, dsn, "sync")
     if key not in _engines:
         try:
-            import psycopg  # noqa: F401
+            import psycopg
         except ImportError:
             raise MissingExtra("`with current().transaction()` in a `def` task", "psycopg") from None
+        url = writable(dsn)
         _engines[key] = create_engine(
-            plain_dsn(dsn).replace("postgresql://", "postgresql+psycopg://", 1),
+            "postgresql+psycopg://",
+            creator=lambda: psycopg.connect(url, connect_timeout=int(DIAL_SECONDS)),
             pool_size=settings.transaction_pool_size,
             max_overflow=0,
             pool_pre_ping=True,

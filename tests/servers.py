@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Self
 
 from aaiclick_queue import embedded
-from aaiclick_queue.postgres_install import Install
+from aaiclick_queue.postgres_install import START_SECONDS, Install
 from aaiclick_queue.testing.redis_server import free_port
 from aaiclick_queue.testing.servers import Databases, new_folder
 
-__all__ = ["Databases", "OwnPostgres", "find_tool", "new_folder"]
+__all__ = ["Databases", "OwnPostgres", "OwnStandby", "find_tool", "new_folder"]
 
 
 def find_tool(name: str) -> str | None:
@@ -34,7 +34,7 @@ class OwnPostgres:
         self._folder = new_folder()
         self._data = self._folder / "data"
         self._install = install or embedded.find_install(self._folder, embedded.lent_account(self._data))
-        self._install.initdb(self._data)
+        self._fill()
         if hba is not None:
             (self._data / "pg_hba.conf").write_text(hba)
         self.port = free_port()
@@ -42,6 +42,9 @@ class OwnPostgres:
         # Without fsync: the tests end servers and processes, they do not cut the machine's power.
         given = {"listen_addresses": "127.0.0.1", "port": str(self.port), "unix_socket_directories": "", "fsync": "off"}
         self._parameters = given | parameters
+
+    def _fill(self) -> None:
+        self._install.initdb(self._data)
 
     def start(self) -> None:
         self._install.start(self._data, self._parameters)
@@ -68,3 +71,20 @@ class OwnPostgres:
         if self.pid is not None:
             self.stop("immediate")
         shutil.rmtree(self._folder)
+
+
+class OwnStandby(OwnPostgres):
+    """A streaming replica of a server that runs, to be promoted by a test."""
+
+    def __init__(self, primary: OwnPostgres, **parameters: str) -> None:
+        self._primary = primary
+        super().__init__(**parameters)
+
+    def _fill(self) -> None:
+        self._install.new_folder(self._data)
+        source = ("-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres")
+        self._install.run("pg_basebackup", "-D", self._data, *source, "-R", "-X", "stream", "-c", "fast", "-N")
+
+    def promote(self) -> None:
+        """Make it a primary; returns when it takes writes."""
+        self._install.run("pg_ctl", "promote", "-w", f"--timeout={START_SECONDS}", "-s", "-D", self._data)

@@ -57,3 +57,10 @@ def pipeline() -> Any:
         parts.append(grow(count(ticks)))
     mapped = tick.map(first >> spread(MAPPED))
     return last >> total(parts, count(fan_in(mapped, "collect")))
+
+
+@job
+def chain() -> Any:
+    """One, three, one."""
+    first = tick(0.0)
+    return count([first >> tick(0.01) for _ in range(3)])

@@ -103,3 +103,14 @@ async def pay(seconds: float) -> None:
     async with current().transaction() as session:
         await session.execute(text("INSERT INTO payments (task_id) VALUES (:id)"), {"id": current().id})
         await asyncio.sleep(seconds)
+
+
+@task
+def pay_from_thread(seconds: float) -> None:
+    """The same in a thread, through the other driver."""
+    from sqlalchemy import text
+
+    note("pay")
+    with current().transaction() as session:
+        session.execute(text("INSERT INTO payments (task_id) VALUES (:id)"), {"id": current().id})
+        time.sleep(seconds)

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from aaiclick_queue import Client, embedded, migrate, task
+from aaiclick_queue import Client, current, embedded, migrate, task
 from aaiclick_queue.channel import Channel
 from aaiclick_queue.cli import main
 from aaiclick_queue.errors import PostgresUnavailable, StreamsDown
@@ -37,6 +37,20 @@ ACL = "~{%s}:* &{%s}:* -@all +ping +xadd +xreadgroup +xgroup +xinfo +xlen +publi
 @task
 async def double(number: int) -> int:
     return number * 2
+
+
+@task
+async def within(number: int) -> int:
+    async with current().transaction():
+        current().result(number)
+    return number
+
+
+@task
+def within_thread(number: int) -> int:
+    with current().transaction():
+        current().result(number)
+    return number
 
 
 class Papers:
@@ -132,6 +146,8 @@ async def test_every_way_to_postgres_takes_tls_and_a_checked_certificate(
             second = double.options(client=client, connection=session).delay(4)
         assert await first.result(timeout=30) == 42
         await until(lambda: db.fetchval("SELECT status FROM aaiclick_queue.tasks WHERE id = $1", second.id))
+        for block in (within, within_thread):
+            assert await (await block.enqueue(7, client=client)).result(timeout=30) == 7
     await client.close()
     engine.dispose()
     given = {PREFIX + "POSTGRES_URL": url, PREFIX + "POSTGRES_SCHEMA": settings.postgres_schema}
