@@ -89,6 +89,7 @@ class Pulse:
         self._strangers_at = time.monotonic() + STRANGERS_EVERY
         self._strays = Strays()
         self._suspect_until = 0.0
+        self._server: str | None = None
         self._is_expired = False
         self._stall_told = False
         self.loop_seen = time.monotonic()
@@ -128,7 +129,7 @@ class Pulse:
             self._loop.call_soon_threadsafe(self._wake.set)
 
     def suspect_strangers(self) -> None:
-        """A claim was not answered: look for leases that we do not know of, for one lease period."""
+        """A claim was not answered, say: look for leases that we do not know of, for one lease period."""
         self._suspect_until = time.monotonic() + self._settings.lease_seconds + 10
 
     def new_incarnation(self) -> None:
@@ -196,6 +197,7 @@ class Pulse:
             self._worker.give_back_counters(counters)  # no row took them
         else:
             self._renewed, self._is_expired = now, False
+        self._meet(answer.server)
         self._worker.answered(answer)
         self._worker.figures.set_clock(self._worker.skew.end(asked_at, answer.now))
         await self._flush(db)
@@ -208,6 +210,12 @@ class Pulse:
             known = set(self._worker.held())
             await self._release(db, worker_id, [run for run in answer.strangers if run not in known])
         return True
+
+    def _meet(self, server: str) -> None:
+        # A standby that was behind has leases of runs whose end it does not know: for us they are long over.
+        if self._server not in (None, server):
+            self.suspect_strangers()
+        self._server = server
 
     async def _flush(self, db: Database) -> None:
         try:

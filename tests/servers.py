@@ -76,9 +76,9 @@ class OwnPostgres:
 class OwnStandby(OwnPostgres):
     """A streaming replica of a server that runs, to be promoted by a test."""
 
-    def __init__(self, primary: OwnPostgres, **parameters: str) -> None:
+    def __init__(self, primary: OwnPostgres) -> None:
         self._primary = primary
-        super().__init__(**parameters)
+        super().__init__()
 
     def _fill(self) -> None:
         self._install.new_folder(self._data)

@@ -30,6 +30,7 @@ WITH beat AS (
     WHERE id = $1 AND status IN ('ACTIVE', 'STOPPING') RETURNING status, asked
 )
 SELECT extract(epoch FROM now())::float8 AS now, (SELECT status FROM beat) AS status, (SELECT asked FROM beat) AS asked,
+       extract(epoch FROM pg_postmaster_start_time())::text AS server,
        ARRAY(SELECT run.n FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS run(task_id, run_epoch, n)
              WHERE NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = run.task_id
                                AND l.run_epoch = run.run_epoch AND l.worker_id + 0 = $1)) AS gone,
@@ -71,6 +72,7 @@ class Beat(msgspec.Struct, frozen=True):
     strangers: tuple[tuple[int, int], ...]
     asked: str | None = None  # what somebody wants to know of this worker
     now: float = 0.0  # the database's clock, seconds since 1970
+    server: str = ""  # changes when Postgres was restarted, or a standby has taken over
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -133,7 +135,8 @@ async def beat(  # noqa: PLR0913 - one value a fact
         )
     METERS.add("lease_renewals_total", ("lost" if row["status"] is None else "ok",))
     strangers = tuple(zip(row["strangers"] or (), row["epochs"] or (), strict=True))
-    return Beat(worker_id, row["status"], tuple(runs[n - 1] for n in row["gone"]), strangers, row["asked"], row["now"])
+    gone = tuple(runs[n - 1] for n in row["gone"])
+    return Beat(worker_id, row["status"], gone, strangers, row["asked"], row["now"], row["server"])
 
 
 async def set_status(tx: Transaction, worker_id: int, status: str, counters: Counters) -> None:

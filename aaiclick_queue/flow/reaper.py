@@ -32,12 +32,15 @@ from .tally import FAILED, LOST, RETRIED, Tallied, Tally
 
 log = logging.getLogger(__name__)
 
+# Only on the server that was looked at before: a standby that was promoted has been up for long, and it may lack the
+# last beats of before.
 MARK_LOST_WORKERS = """
 WITH marked AS (
     UPDATE aaiclick_queue.workers SET status = 'LOST', stopped_at = now() WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM aaiclick_queue.workers
         WHERE lease_expires_at < now() AND status IN ('ACTIVE', 'STOPPING')
           AND pg_postmaster_start_time() < now() - make_interval(secs => $2::float8)
+          AND extract(epoch FROM pg_postmaster_start_time())::text = $3
         ORDER BY id LIMIT $1
         FOR UPDATE SKIP LOCKED))
     RETURNING id, hostname, pid
@@ -146,6 +149,7 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.workers
        EXISTS (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING'))
            OR EXISTS (SELECT FROM aaiclick_queue.arrivals) AS jobs,
        EXISTS (SELECT FROM aaiclick_queue.registered_jobs WHERE next_run_at IS NOT NULL) AS schedules,
+       extract(epoch FROM pg_postmaster_start_time())::text AS server,
        extract(epoch FROM (SELECT greatest(now() - interval '1 day', least(now() + interval '1 day', first.at))
                            FROM (SELECT least(
            (SELECT min(lease_expires_at) FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')),
@@ -266,6 +270,7 @@ class Reaper:
         self._settings = db.settings
         self._due = Mark(datetime.min.replace(tzinfo=UTC))
         self._seen = time.monotonic()
+        self._server: str | None = None
         self._blind_until = 0.0
         self._overdue_at = 0.0
         self._depths_at = 0.0
@@ -276,6 +281,7 @@ class Reaper:
     async def reap_once(self, limit: int = BATCH) -> Reaped:
         """Mark workers that are silent, take their runs, overdue runs and expired tasks: one bounded pass."""
         [look] = await self._db.fetch(LOOK_AROUND)
+        self._meet(look["server"])
         marked = await self._mark_lost(limit) if look["silent"] else 0
         lost = await self._take_lost(limit) if look["lost"] or marked else 0
         overdue = await self._take_overdue(limit)
@@ -400,12 +406,19 @@ class Reaper:
     async def _forget_workers(self, limit: int) -> None:
         await self._db.fetch(FORGET_WORKERS, limit)
 
+    def _meet(self, server: str) -> None:
+        """Another server than before, or the same one started anew: each worker has a lease period to find it."""
+        if self._server not in (None, server):
+            self._blind_until = time.monotonic() + self._settings.lease_seconds
+        self._server = server
+
     async def _mark_lost(self, limit: int) -> int:
         # After an outage every worker looks silent: nobody is marked until each had a lease period to renew.
         now, lease = time.monotonic(), self._settings.lease_seconds
         if now - self._seen > lease:
             self._blind_until = now + lease
-        rows = await self._db.fetch(MARK_LOST_WORKERS, 0 if now < self._blind_until else limit, lease)
+        limit = 0 if now < self._blind_until else limit
+        rows = await self._db.fetch(MARK_LOST_WORKERS, limit, lease, self._server)
         for row in rows:
             log.warning("worker %s pid %d is lost: no heartbeat for a lease period", row["hostname"], row["pid"])
         return len(rows)

@@ -175,6 +175,20 @@ async def test_after_an_outage_nobody_is_marked_for_a_lease_period(db: Database)
     assert (await reaper.reap_once()).workers == 1
 
 
+async def test_on_another_server_than_before_nobody_is_marked_for_a_lease_period(db: Database) -> None:
+    await leased(db)
+    reaper = Reaper(db)
+    await until(lambda: db.fetchval("SELECT pg_postmaster_start_time() < now() - interval '2 s'"))
+    await reaper.reap_once()
+    await silence(db)
+    reaper._server = "the primary of before"
+    assert await reaper._mark_lost(10) == 0  # it took over since the last look
+    assert (await reaper.reap_once()).workers == 0
+    assert (await reaper.reap_once()).workers == 0
+    reaper._blind_until = 0
+    assert (await reaper.reap_once()).workers == 1
+
+
 async def test_leases_of_workers_that_nobody_knows_are_swept(db: Database) -> None:
     run = await leased(db)
     await db.fetch("DELETE FROM aaiclick_queue.workers")
