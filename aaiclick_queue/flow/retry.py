@@ -31,6 +31,8 @@ ended AS MATERIALIZED (
               CASE WHEN t.order_by IS NULL THEN 0 ELSE 4 END | CASE WHEN t.order_stops THEN 8 ELSE 0 END
               | CASE WHEN t.hooks IS NULL THEN 0 ELSE 16 END
               | CASE t.keep WHEN 'none' THEN 32 WHEN 'failed' THEN 64 ELSE 0 END AS flags
+), timers AS (
+    DELETE FROM aaiclick_queue.timers WHERE task_id = ANY(ARRAY(SELECT task_id FROM open))
 ), noted AS (
     INSERT INTO aaiclick_queue.events (task_id, run_epoch, type, data)
     SELECT task_id, run_epoch, 'TASK_RETRIED', jsonb_build_object('by', {by}) FROM open

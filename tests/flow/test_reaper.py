@@ -8,8 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.heartbeat import Counters, beat
 from aaiclick_queue.flow.reaper import Reaped, Reaper
+from aaiclick_queue.flow.retry import retry_tasks
 from aaiclick_queue.outcome import Error, Succeeded
 from aaiclick_queue.postgres import Database
 from tests.tools import (
@@ -309,6 +311,15 @@ async def test_a_task_whose_expiry_has_passed_is_cancelled_where_it_waits(db: Da
     assert (await error_of(db, task_id)).type == "Expired"
     assert await place_of(db, kept) == [place]
     assert [timer["task_id"] for timer in await rows(db, "timers")] == [kept]
+
+
+async def test_a_task_that_is_retried_by_hand_has_no_expiry_any_more(db: Database) -> None:
+    task_id = await put_one(db, task={"expires": 60.0})
+    assert await cancel(db, [task_id]) == {task_id}
+    assert await retry_tasks(db, [task_id], by="me") == {task_id}
+    await db.fetch("UPDATE aaiclick_queue.timers SET due_at = now() - interval '1 s'")
+    assert not (await Reaper(db).reap_once()).anything
+    assert await place_of(db, task_id) == ["ready"]
 
 
 async def test_a_task_that_has_started_does_not_expire(db: Database) -> None:
