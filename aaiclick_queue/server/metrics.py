@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..doctor import CHECK_NAMES
@@ -21,6 +21,7 @@ from ..streams import Streams
 from . import state_rows as sql
 
 CACHE_SECONDS = 5.0
+SLOW_SECONDS = 30.0  # what changes slowly, a third of the whole: sizes, schedules, what is estimated
 REDIS_SECONDS = 0.05
 COUNTED = 3_000  # tasks in line, over all queues
 NAMED = 200
@@ -33,11 +34,14 @@ Values = dict[str, dict[Labels, float]]
 
 
 class Found(NamedTuple):
-    """What helps to estimate what was not counted."""
+    """What changes slowly, and helps to estimate what was not counted."""
 
     tables: Mapping[str, Any]
     gates: Mapping[str, int]  # tasks of a sample of those that wait for others, by queue
     shares: Mapping[str, float]  # of each queue in the line
+    schedules: Sequence[Any]
+    schedule_states: Sequence[Any]
+    backlog: float
 
     def live(self, table: str) -> int:
         """Rows, as Postgres thinks."""
@@ -63,6 +67,8 @@ class Collector:
         self._db = weakref.ref(db)
         self._values: Values = {}
         self._read_at = -CACHE_SECONDS
+        self._found: Found | None = None
+        self._found_at = 0.0
         self._lock = asyncio.Lock()
 
     async def read(self) -> Values:
@@ -87,11 +93,11 @@ class Collector:
 
     async def _ask_postgres(self, db: Database, values: Values) -> None:
         async with db.connection() as tx:
-            tables = {row["name"]: row for row in await tx.fetch(sql.TABLES, db.schema)}
-            _tables(values, tables)
-            gates = {row["queue"]: row["n"] for row in await tx.fetch(sql.AT_GATES, NAMED)}
-            shares = {row["queue"]: row["share"] for row in await tx.fetch(sql.LINE_SHARES, db.schema)}
-            found = Found(tables, gates, shares)
+            found = self._found
+            if found is None or time.monotonic() - self._found_at >= SLOW_SECONDS:
+                found = self._found = await _look_around(tx, db)
+                self._found_at = time.monotonic()
+            _tables(values, found.tables)
             _queues(values, await tx.fetch(sql.QUEUE_STATE, COUNTED, NAMED, SAMPLED), found)
             [system] = await tx.fetch(sql.SYSTEM_STATE, SAMPLED)
             _system(values, system)
@@ -109,8 +115,8 @@ class Collector:
             values["invariant_violations"] = dict.fromkeys(((name,) for name in CHECK_NAMES), 0.0)
             for row in await tx.fetch(sql.VIOLATIONS):
                 values["invariant_violations"][row["what"],] = float(row["n"])
-            _schedules(values, await tx.fetch(sql.SCHEDULES, NAMED), await tx.fetch(sql.SCHEDULE_STATES, SAMPLED))
-            values["prune_backlog_rows"][()] = await _backlog(tx, db, tables)
+            _schedules(values, found.schedules, found.schedule_states)
+            values["prune_backlog_rows"][()] = found.backlog
 
     async def _ask_redis(self, values: Values) -> None:
         url = self._settings.redis_url
@@ -129,6 +135,18 @@ class Collector:
         values["up"][("redis",)] = 1.0
         values["stream_length"] = {(queue,): float(n) for queue, n in lengths.items() if queue in queues}
         values["stream_pending"] = dict.fromkeys(values["stream_length"], 0.0)
+
+
+async def _look_around(tx: Any, db: Database) -> Found:
+    tables = {row["name"]: row for row in await tx.fetch(sql.TABLES, db.schema)}
+    return Found(
+        tables,
+        gates={row["queue"]: row["n"] for row in await tx.fetch(sql.AT_GATES, NAMED)},
+        shares={row["queue"]: row["share"] for row in await tx.fetch(sql.LINE_SHARES, db.schema)},
+        schedules=await tx.fetch(sql.SCHEDULES, NAMED),
+        schedule_states=await tx.fetch(sql.SCHEDULE_STATES, SAMPLED),
+        backlog=await _backlog(tx, db, tables),
+    )
 
 
 def _tables(values: Values, tables: Mapping[str, Any]) -> None:

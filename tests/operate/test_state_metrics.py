@@ -16,7 +16,7 @@ from aaiclick_queue.flow.reaper import ensure_partitions
 from aaiclick_queue.metric_families import FAMILIES
 from aaiclick_queue.outcome import Error, Failed
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.server import create_app, state_rows
+from aaiclick_queue.server import create_app, metrics, state_rows
 from aaiclick_queue.server.metrics import CACHE_SECONDS, Collector, state_metrics
 from tests.operate.looking import Samples, samples, value
 from tests.plans.explain import Node
@@ -265,3 +265,24 @@ async def test_beyond_what_is_counted_the_depth_is_estimated(db: Database) -> No
         await asyncio.sleep(0.05)
     assert abs(sum(depths) - MANY) < MANY / 10
     assert all(abs(one - MANY / 10) < MANY / 20 for one in depths)
+
+
+async def test_what_changes_slowly_is_read_less_often(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
+    collector, asked, look_around = Collector(db), [], metrics._look_around
+
+    async def counted(*given: Any) -> Any:
+        asked.append(given)
+        return await look_around(*given)
+
+    monkeypatch.setattr(metrics, "_look_around", counted)
+    await put(db, count=2)
+    assert (await collector.read())["task_queue_depth"]["default",] == 2
+    await put(db, count=1)
+    values = await collector.read()
+    assert values["task_queue_depth"]["default",] == 3
+    assert ("tasks",) in values["db_table_bytes"]
+    assert len(asked) == 1
+    monkeypatch.setattr(metrics, "SLOW_SECONDS", 0.0)
+    await collector.read()
+    assert len(asked) == 2
