@@ -45,8 +45,8 @@ WHERE j.id = $1 AND j.pruned_at IS NULL
 STATS = f"""
 WITH looked AS MATERIALIZED (
     SELECT id, regexp_replace(coalesce(name, entrypoint), '(#\\d+|\\[\\d+\\])$', '') AS name, status, attempt,
-           extract(epoch FROM finished_at - started_at)::float8 AS ran,
-           extract(epoch FROM started_at - least(ready_at, started_at))::float8 AS waited
+           date_part('epoch', finished_at - started_at) AS ran,
+           date_part('epoch', started_at - least(ready_at, started_at)) AS waited
     FROM aaiclick_queue.tasks WHERE {of_job("$1")} AND member_gate IS NOT NULL ORDER BY job_id, id LIMIT $2
 )
 SELECT name, count(*) AS count, count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
@@ -143,10 +143,10 @@ async def read_progress(db: Database, job_id: int) -> JobProgress:
     return JobProgress(**dict(rows[0]))
 
 
-async def read_stats(db: Database, job_id: int) -> JobStats:
-    """Per name: how many, and how long they waited and ran; of the first 100,000 tasks."""
+async def read_stats(db: Database, job_id: int, *, limit: int = STATS_LIMIT) -> JobStats:
+    """Per name: how many, and how long they waited and ran; of the first tasks, 100,000 unless told otherwise."""
     total = (await read_progress(db, job_id)).total
-    rows = await db.fetch(STATS, job_id, STATS_LIMIT, NAMES_LIMIT)
+    rows = await db.fetch(STATS, job_id, limit, NAMES_LIMIT)
     tasks = [
         TaskStats(
             row["name"], row["count"], row["completed"], row["failed"], row["skipped"], row["open"],

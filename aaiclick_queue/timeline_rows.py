@@ -54,10 +54,10 @@ PLACES = f"""LEFT JOIN LATERAL (SELECT run_epoch, ready_at, claimed_at FROM aaic
                        WHERE t.status IS NULL AND task_id = t.id OFFSET 0) AS l ON true
     LEFT JOIN LATERAL (SELECT r.run_epoch, r.ready_at FROM aaiclick_queue.ready r
                        WHERE t.status IS NULL AND {in_line("r", "t")} OFFSET 0) AS r ON true"""
+_KIND = "CASE WHEN type = 'TASK_CANCELLED' AND data->>'error' = 'Expired' THEN 'TASK_EXPIRED' ELSE type END"
 _RUNS = f"""
 WITH noted AS MATERIALIZED (
-    SELECT created_at AS at, CASE WHEN type = 'TASK_CANCELLED' AND data->>'error' = 'Expired' THEN 'TASK_EXPIRED'
-                                  ELSE type END AS kind, task_id, run_epoch, data
+    SELECT created_at AS at, {_KIND} AS kind, task_id, run_epoch, data
     FROM aaiclick_queue.events WHERE {{of}}_id = $1
     {{jobs}}
 ), run AS MATERIALIZED (
@@ -139,6 +139,21 @@ def _runs(of: str) -> str:
 FIRST_MOMENTS = {of: _page(of, beyond=">", order="ASC") for of in _TASKS_OF}
 LAST_MOMENTS = {of: _page(of, beyond="<", order="DESC") for of in _TASKS_OF}
 COUNTED_MOMENTS = {of: _summary(of) for of in _TASKS_OF}
+# What has a row of its own, from the newest back: tasks are not looked at, however many there are.
+LAST_NOTED_OF_JOB = f"""
+WITH noted AS MATERIALIZED (
+    (SELECT created_at AS at, {_KIND} AS kind, task_id, run_epoch, data
+     FROM aaiclick_queue.events WHERE job_id = $1 ORDER BY created_at DESC LIMIT $2)
+    {_JOBS_OF["job"]}
+)
+SELECT at, kind, rank, task_id, run_epoch, data FROM ({_MOMENT}) AS moments
+ORDER BY at DESC, rank DESC, task_id DESC, run_epoch DESC LIMIT $2
+"""
+TASKS_NAMED = f"""
+SELECT t.id FROM (SELECT id, coalesce(name, entrypoint) AS name FROM aaiclick_queue.tasks
+                  WHERE {of_job("$1")} ORDER BY job_id, id LIMIT $3) AS t
+WHERE t.name = $2::text LIMIT $4
+"""
 TASKS_OF_PAGE = """
 SELECT t.id, t.name, t.entrypoint, t.queue, t.parent_id, t.group_id, t.wait_gate,
        coalesce(t.attempt, l.attempt) AS attempt, coalesce(t.run_epoch, l.run_epoch) AS run_epoch,

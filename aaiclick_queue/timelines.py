@@ -22,8 +22,10 @@ from .timeline_rows import (
     GROUPS_ABOVE,
     JOB_OF_TASK,
     LAST_MOMENTS,
+    LAST_NOTED_OF_JOB,
     NAMES,
     OPENED_BY,
+    TASKS_NAMED,
     TASKS_OF_JOB,
     TASKS_OF_PAGE,
     TASKS_WITH_RETRIES,
@@ -32,6 +34,8 @@ from .timeline_rows import (
 TASKS_LIMIT = 100_000  # tasks of a job that one look takes in
 ATTEMPTS_LIMIT = 20_000
 PAGE_LIMIT = 10_000
+WHOLE_LIMIT = 5_000  # tasks of a job that its last events are found among: 40 ms; of 100,000 it was 0.7 s
+NAMED_LIMIT = 20
 NAMES_SHOWN = 20
 Of = Literal["job", "task"]
 
@@ -84,6 +88,7 @@ class Asked(msgspec.Struct, frozen=True):
     limit: int = 1000
     after: str | None = None
     newest: bool = False
+    summed: bool = True  # whether the first page brings the summary, which goes through the whole
 
     def __post_init__(self) -> None:
         if unknown := [kind for kind in self.types if kind not in TYPES]:
@@ -120,10 +125,33 @@ async def read_timeline(db: Database, of: Of, number: int, asked: Asked) -> Time
     teller = _Teller(db, number if of == "job" else await db.fetchval(JOB_OF_TASK, number))
     await teller.load(rows)
     events = [teller.tell(row) for row in rows]
-    summary = await _summary(db, of, number, given) if mark is None else None
+    summary = await _summary(db, of, number, given) if mark is None and asked.summed else None
     total = await db.fetchval(TASKS_OF_JOB, number) if of == "job" else 0
     left_out = max(0, (total or 0) - TASKS_LIMIT)
     return Timeline(events[::-1] if asked.newest else events, more, summary, left_out)
+
+
+async def read_last_events(db: Database, job_id: int, *, total: int, limit: int) -> list[Event]:
+    """The last things that happened to a job, newest first.
+
+    Of one with more than 5,000 tasks: what has an event of its own, so the job's, failures, retries and acts.
+    """
+    if total <= WHOLE_LIMIT:
+        page = await read_timeline(db, "job", job_id, Asked(limit=limit, newest=True, summed=False))
+        return page.events[::-1]
+    rows = await db.fetch(LAST_NOTED_OF_JOB, job_id, limit)
+    teller = _Teller(db, job_id)
+    await teller.load(rows)
+    return [teller.tell(row) for row in rows]
+
+
+async def read_events_of_name(db: Database, job_id: int, name: str, *, limit: int) -> list[Event]:
+    """What happened to the first 20 tasks of that name in a job, oldest first."""
+    found: list[Event] = []
+    for row in await db.fetch(TASKS_NAMED, job_id, name, TASKS_LIMIT, NAMED_LIMIT):
+        page = await read_timeline(db, "task", row["id"], Asked(limit=limit, summed=False))
+        found += page.events
+    return sorted(found, key=lambda event: event.at)[:limit]
 
 
 async def _summary(db: Database, of: Of, number: int, given: Sequence[Any]) -> Summary:

@@ -20,7 +20,7 @@ from aaiclick_queue.outcome import Cancelled, Ended, Error, Later, Lost, Skipped
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.reading import timeline
 from aaiclick_queue.timeline_rows import RANKS
-from aaiclick_queue.timelines import Event, Timeline
+from aaiclick_queue.timelines import Event, Timeline, read_events_of_name, read_last_events
 from tests.dag.hands import FAILS, Hands, settle
 from tests.dag.written import planned
 from tests.planned import Job, group_before
@@ -318,3 +318,26 @@ async def test_a_timeline_is_read_as_of_one_moment(db: Database, client: Client)
     first, second = [await timeline(job.id, client=client) for _ in range(2)]
     assert first == second
     assert all(event.at.utcoffset() == timedelta(0) for event in first.events)
+
+
+async def test_the_last_events_of_a_large_job_are_those_that_were_written_as_such(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await eventful(db)
+    number = job.id
+    every = await read_last_events(db, number, total=2, limit=1000)
+    assert every == sorted(every, key=lambda event: event.at, reverse=True)
+    monkeypatch.setattr(timelines, "WHOLE_LIMIT", 1)
+    noted = await read_last_events(db, number, total=2, limit=1000)
+    assert {"JOB_CREATED", "TASK_RETRYING", "TASK_LOST"} <= {event.type for event in noted}
+    assert not {"TASK_RUNNING", "TASK_COMPLETED"} & {event.type for event in noted}
+    assert [one for one in every if one in noted] == noted
+    assert await read_last_events(db, number, total=2, limit=3) == noted[:3]
+
+
+async def test_the_events_of_one_name_are_those_of_its_tasks(db: Database) -> None:
+    job = await eventful(db)
+    found = await read_events_of_name(db, job.id, "b", limit=100)
+    assert [event.type for event in found][-1] == "TASK_COMPLETED"
+    assert {event.name for event in found} == {"b"}
+    assert await read_events_of_name(db, job.id, "nobody", limit=100) == []

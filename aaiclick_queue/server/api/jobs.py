@@ -16,7 +16,7 @@ from ...job_views import JobFilter, JobRow, JobView, find_job, read_job, read_jo
 from ...registered import read_registered_job
 from ...status import JobStatus, Status
 from ...timelines import Asked as Wanted
-from ...timelines import Event, Timeline, read_timeline
+from ...timelines import Event, Timeline, read_events_of_name, read_timeline
 from ...views import TaskFilter, TaskRow, list_tasks
 from ..answers import NEWEST, Api, Id, Limit, Name, Page
 from ..desk import AtDesk
@@ -145,14 +145,5 @@ async def node_progress(job: Job, name: Node, desk: AtDesk) -> TaskStats:
 
 @api.get("/jobs/{job}/nodes/{name}/timeline")
 async def node_timeline(job: Job, name: Node, desk: AtDesk, limit: Limit = 100) -> list[Event]:
-    """What happened to the tasks of one name in a job, oldest first; of the first 20,000 events."""
-    number = await find_job(desk.db, job)
-    found: list[Event] = []
-    after: str | None = None
-    for _ in range(20):
-        page = await read_timeline(desk.db, "job", number, Wanted((), 1000, after))
-        found += [event for event in page.events if event.name == name]
-        after = page.more
-        if after is None or len(found) >= limit:
-            break
-    return found[:limit]
+    """What happened to the tasks of one name in a job, oldest first; of the first 20 such tasks."""
+    return await read_events_of_name(desk.db, await find_job(desk.db, job), name, limit=limit)
