@@ -16,43 +16,44 @@ from .flow.wanted import alike
 from .limits import whoami
 from .postgres import Database
 
-LOOK_LIMIT = 50_000  # failures that one listing looks at, from the newest down: 40 ms
+LOOK_LIMIT = 30_000  # failures that one listing looks at, from the newest down: 60 ms
 TASKS_SHOWN = 50
-JOBS_LIMIT = 200
+JOBS_LIMIT = 100  # newest failures of one group whose jobs are counted
+JOBS_LOOKED = 4_000  # of all groups of a listing together: 200 of each of a hundred groups took 0.1 s
 COUNT_LIMIT = 10_000
 BUCKETS = 24
 
-# A failure is new where nothing failed like it before the youngest worker that is alive was started.
+# Added up by group, queue and part of the time at first: sorted as they are, 50,000 took 0.3 s. What else a group shows
+# is that of its newest task. A failure is new where nothing failed like it before the youngest worker alive started.
+# date_part and not extract, which counts in numeric: a third of the time.
 _GROUPS = f"""
 WITH looked AS MATERIALIZED (
-    SELECT f.task_id, f.failed_at, f.fingerprint, f.queue, f.entrypoint, f.error_type, f.place
-    FROM aaiclick_queue.failures f
+    SELECT f.task_id, f.failed_at, f.fingerprint, f.queue FROM aaiclick_queue.failures f
     WHERE {{which}} LIMIT $2
-), slots AS (
-    SELECT fingerprint, slot, count(*) AS n FROM (
-        SELECT fingerprint, least({BUCKETS - 1}, greatest(0, {BUCKETS - 1} - floor(
-                   extract(epoch FROM now() - failed_at) / ($1::float8 / {BUCKETS}))::int)) AS slot FROM looked
-        WHERE failed_at >= now() - make_interval(secs => $1::float8)) AS s
-    GROUP BY fingerprint, slot
-), trends AS MATERIALIZED (
-    SELECT fingerprint, jsonb_object_agg(slot, n)::text AS trend FROM slots GROUP BY fingerprint
+), parts AS MATERIALIZED (
+    SELECT fingerprint, queue, slot, count(*) AS n, min(failed_at) AS first_at, max(failed_at) AS last_at,
+           max(task_id) AS sample FROM (
+        SELECT fingerprint, queue, failed_at, task_id, {BUCKETS - 1} - floor(
+                   date_part('epoch', now() - failed_at) / ($1::float8 / {BUCKETS}))::int AS slot
+        FROM looked) AS s
+    GROUP BY fingerprint, queue, slot
 ), deployed AS (
     SELECT max(started_at) AS at FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()
 ), groups AS (
-    SELECT fingerprint, count(*) AS count, min(failed_at) AS first_at, max(failed_at) AS last_at,
-           (array_agg(DISTINCT queue))[1:10] AS queues, max(task_id) AS sample, min(entrypoint) AS entrypoint,
-           min(error_type) AS error_type, (array_agg(place ORDER BY failed_at DESC))[1] AS place
-    FROM looked GROUP BY fingerprint
+    SELECT fingerprint, sum(n)::bigint AS count, min(first_at) AS first_at, max(last_at) AS last_at,
+           (array_agg(DISTINCT queue))[1:10] AS queues, max(sample) AS sample,
+           array_agg(slot) FILTER (WHERE slot >= 0) AS slots, array_agg(n) FILTER (WHERE slot >= 0) AS counts
+    FROM parts GROUP BY fingerprint
 )
-SELECT g.fingerprint, g.entrypoint, g.error_type, g.place, left(t.error->>'message', 300) AS message, g.count,
+SELECT g.fingerprint, f.entrypoint, f.error_type, f.place, left(t.error->>'message', 300) AS message, g.count,
        g.first_at, g.last_at, g.queues, g.sample::text AS sample_task_id, a.acknowledged_at, a.acknowledged_by,
        a.muted_until, a.reason, (SELECT count(*) FROM looked) AS looked,
        coalesce(g.first_at > (SELECT at FROM deployed), false) AND NOT EXISTS (
            SELECT FROM (SELECT failed_at FROM aaiclick_queue.failures f WHERE f.fingerprint >= g.fingerprint
                         AND f.fingerprint <= g.fingerprint
                         ORDER BY f.fingerprint, f.task_id LIMIT 100) AS old
-           WHERE old.failed_at <= (SELECT at FROM deployed)) AS is_new, s.trend
-FROM groups g LEFT JOIN trends s ON s.fingerprint = g.fingerprint
+           WHERE old.failed_at <= (SELECT at FROM deployed)) AS is_new, g.slots, g.counts
+FROM groups g JOIN aaiclick_queue.failures f ON f.task_id = g.sample
 LEFT JOIN aaiclick_queue.tasks t ON t.id = g.sample
 LEFT JOIN aaiclick_queue.failure_groups a ON a.fingerprint = g.fingerprint
 WHERE {{shown}} ORDER BY g.count DESC, g.last_at DESC LIMIT $3
@@ -66,7 +67,7 @@ FAILURE_GROUP = _GROUPS.format(which=f"{alike('$4::text')} ORDER BY f.fingerprin
 JOBS_AFFECTED = f"""
 SELECT f.fingerprint, count(DISTINCT t.job_id) AS n FROM unnest($1::text[]) AS wanted(of_group)
 CROSS JOIN LATERAL (SELECT fingerprint, task_id FROM aaiclick_queue.failures WHERE {alike("of_group")}
-                    ORDER BY fingerprint DESC, task_id DESC LIMIT {JOBS_LIMIT}) AS f
+                    ORDER BY fingerprint DESC, task_id DESC LIMIT $2) AS f
 CROSS JOIN LATERAL (SELECT job_id FROM aaiclick_queue.tasks WHERE id = f.task_id OFFSET 0) AS t GROUP BY f.fingerprint
 """
 COUNT_LOOKED = """
@@ -97,7 +98,8 @@ RETURNING fingerprint
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that failed in the same way. `trend` is how many, in 24 equal parts of the time asked for, oldest first.
 
-    `jobs` is counted over the newest 200; `is_new`: nothing failed like it before the youngest worker started.
+    `jobs` is counted over the newest 100, in a listing of many groups over fewer, 4,000 for all together; `is_new`:
+    nothing failed like it before the youngest worker started.
     """
 
     fingerprint: str
@@ -192,12 +194,14 @@ async def _acknowledge(
 
 async def _groups(db: Database, rows: Any) -> list[FailureGroup]:
     found = [dict(row) for row in rows]
-    jobs = await db.fetch(JOBS_AFFECTED, [row["fingerprint"] for row in found]) if found else []
+    each = min(JOBS_LIMIT, JOBS_LOOKED // max(1, len(found)))
+    jobs = await db.fetch(JOBS_AFFECTED, [row["fingerprint"] for row in found], each) if found else []
     counts = {row["fingerprint"]: row["n"] for row in jobs}
     groups = []
     for row in found:
         del row["looked"]
-        parts: dict[str, int] = msgspec.json.decode(row.pop("trend") or "{}")
-        trend = [parts.get(str(slot), 0) for slot in range(BUCKETS)]
+        trend = [0] * BUCKETS
+        for slot, n in zip(row.pop("slots") or (), row.pop("counts") or (), strict=True):
+            trend[min(slot, BUCKETS - 1)] += n
         groups.append(FailureGroup(trend=trend, jobs=counts.get(row["fingerprint"], 0), **row))
     return groups

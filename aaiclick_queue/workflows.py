@@ -1,6 +1,6 @@
 """Reads for people: how jobs do, by their names, over days. Ids grow with time, so a span of days is one of ids.
 
-What is looked at is bounded: the newest 100,000 jobs, 100,000 tasks, 10,000 failures; `is_cut` says that there are
+What is looked at is bounded: the newest 20,000 jobs, 100,000 tasks, 3,000 failures; `is_cut` says that there are
 more.
 """
 
@@ -14,10 +14,10 @@ import msgspec
 from .postgres import Database
 
 DAYS_LIMIT = 90
-JOBS_LIMIT = 100_000
+JOBS_LIMIT = 20_000  # 0.1 s
 RUNS_LIMIT = 1000  # newest jobs of one name whose tasks are looked at
 TASKS_LIMIT = 100_000
-FAILURES_LIMIT = 10_000
+FAILURES_LIMIT = 3_000  # each with its task and job: 50 ms
 NAMES_LIMIT = 1000
 COMMON_LIMIT = 5
 MEMORY_LIMIT = 100
@@ -25,11 +25,11 @@ MEMORY_DAYS = 7
 TEXT_LIMIT = 200
 
 _SINCE = "((extract(epoch FROM now() - make_interval(days => $1::int)) * 1000)::bigint << 22)"
-_SECONDS = "extract(epoch FROM finished_at - started_at)"
+_SECONDS = "date_part('epoch', finished_at - started_at)"  # extract counts in numeric, which is slow
 _TEXT = f"left(f.error_type || coalesce(': ' || nullif(t.error->>'message', ''), ''), {TEXT_LIMIT})"
 WORKFLOWS = f"""
 WITH looked AS MATERIALIZED (
-    SELECT name, status, {_SECONDS}::float8 AS ran FROM aaiclick_queue.jobs
+    SELECT name, status, {_SECONDS} AS ran FROM aaiclick_queue.jobs
     WHERE id >= {_SINCE} AND pruned_at IS NULL ORDER BY id DESC LIMIT $2
 )
 SELECT name, count(*) AS total, count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
@@ -67,7 +67,7 @@ WITH run AS MATERIALIZED (
 ), looked AS MATERIALIZED (
     SELECT t.node, t.status, t.attempt, t.ran FROM run CROSS JOIN LATERAL (
         SELECT regexp_replace(coalesce(name, entrypoint), '(#\\d+|\\[\\d+\\])$', '') AS node, status, attempt,
-               {_SECONDS}::float8 AS ran
+               {_SECONDS} AS ran
         FROM aaiclick_queue.tasks WHERE job_id = run.id AND member_gate IS NOT NULL ORDER BY job_id, id LIMIT $4) AS t
     LIMIT $4
 )
@@ -78,7 +78,7 @@ SELECT node AS name, count(*) AS executions, count(*) FILTER (WHERE status = 'CO
 FROM looked WHERE status IS NOT NULL GROUP BY node ORDER BY node LIMIT $5
 """
 LAST_ENDED = f"""
-SELECT j.id::text AS id, j.name, j.status, j.started_at, j.finished_at, {_SECONDS}::float8 AS seconds,
+SELECT j.id::text AS id, j.name, j.status, j.started_at, j.finished_at, {_SECONDS} AS seconds,
        left(coalesce(j.error->>'message', j.error->>'type'), {TEXT_LIMIT}) AS error
 FROM (SELECT id, name, status, started_at, finished_at, error FROM aaiclick_queue.jobs
       WHERE pruned_at IS NULL ORDER BY id DESC LIMIT $1) AS j
@@ -181,7 +181,7 @@ class Memory(msgspec.Struct, frozen=True):
 
 
 async def read_workflows(db: Database, *, days: int) -> Workflows:
-    """Jobs by name that were made in the last days, newest 100,000."""
+    """Jobs by name that were made in the last days, newest 20,000."""
     days = _days(days)
     rows = await db.fetch(WORKFLOWS, days, JOBS_LIMIT, NAMES_LIMIT)
     common: dict[str, list[FailureText]] = {}
