@@ -6,10 +6,11 @@ Rows are frozen structs that encode to JSON as they are; ids are texts, because 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from .flow.lines import COUNT_LIMIT, exact_ready, look_at_queues
+from .flow.lines import COUNT_LIMIT, QUEUES_LIMIT, exact_ready, look_at_queues
 from .postgres import Database
 
 WORKERS = """
@@ -42,7 +43,7 @@ class QueueView(msgspec.Struct, frozen=True):
     held_is_more: bool = False
     waiting: int = 0  # for other tasks of their jobs
     waiting_is_more: bool = False
-    ready_at_seconds: float | None = None  # how long ago `ready` was counted, where it is above 10,000 and known
+    ready_at_seconds: float | None = None  # how long ago `ready` was counted, where it was too long to be counted now
     objective_seconds: float | None = None  # the age that its oldest task should not reach
 
     @classmethod
@@ -75,18 +76,35 @@ class WorkerView(msgspec.Struct, frozen=True):
     skew_seconds: float | None = None  # its host's clock minus the database's
 
 
-async def list_queues(db: Database, *, limit: int = 100, name: str | None = None) -> list[QueueView]:
-    """Every queue that has work, a pause or a worker, by name."""
+async def list_queues(
+    db: Database, *, limit: int = 100, name: str | None = None, counted: int | None = None
+) -> list[QueueView]:
+    """Every queue that has work, a pause or a worker, by name.
+
+    With `counted`, so many tasks over all lines are counted, and of a longer one it is told what the last minute had.
+    """
     views = []
-    for row in await look_at_queues(db, limit=limit, name=name):
+    for row in await look_at_queues(db, limit=limit, name=name, counted=counted or COUNT_LIMIT * QUEUES_LIMIT):
         values = dict(row) | {name: bool(row[name]) for name in ("delayed_is_more", "waiting_is_more")}
+        for column in ("share", "ready_count", "counted_seconds", "sampled", "sampled_seconds", "depth"):
+            del values[column]
         for place in ("ready", "held"):
-            values |= {place: min(row[place], COUNT_LIMIT), f"{place}_is_more": row[place] > COUNT_LIMIT}
-        counted = {name: values.pop(name) for name in ("ready_count", "counted_seconds", "depth")}
-        if (exact := exact_ready(row)) is not None:
-            values |= {"ready": exact, "ready_is_more": False, "ready_at_seconds": counted["counted_seconds"]}
-        views.append(QueueView(**values))
+            values |= {place: min(row[place], row["share"]), f"{place}_is_more": row[place] > row["share"]}
+        views.append(QueueView(**values | _counted_before(row)))
     return views
+
+
+def _counted_before(row: Any) -> dict[str, Any]:
+    """What the background last counted in a line that is longer than this look went."""
+    if row["ready"] <= row["share"]:
+        return {}
+    if (exact := exact_ready(row)) is not None:
+        return {"ready": exact, "ready_is_more": False, "ready_at_seconds": row["counted_seconds"]}
+    if row["sampled"] is None or row["sampled"] < row["share"]:
+        return {}
+    if row["sampled"] > COUNT_LIMIT:
+        return {"ready": COUNT_LIMIT}
+    return {"ready": row["sampled"], "ready_is_more": False, "ready_at_seconds": row["sampled_seconds"]}
 
 
 async def list_workers(db: Database, *, limit: int = 100) -> list[WorkerView]:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from aaiclick_queue.flow.background import Background
-from aaiclick_queue.flow.lines import COUNT_LIMIT, count_long_lines, look_at_queues
+from aaiclick_queue.flow.lines import COUNT_LIMIT, LEAST_COUNTED, count_long_lines, look_at_queues
 from aaiclick_queue.flow.prune_operate import prune_operate
 from aaiclick_queue.flow.sample import sample_once
 from aaiclick_queue.flow.tally import COMPLETED, Tallied, Tally
@@ -66,6 +66,20 @@ async def test_a_long_line_is_counted_exactly_in_the_background(db: Database) ->
     [queue] = await list_queues(db)
     assert (queue.ready, queue.ready_at_seconds) == (5, None)
     await db.fetch("DELETE FROM aaiclick_queue.tasks WHERE id > 5")
+
+
+async def test_people_count_a_share_of_each_line_and_are_told_what_the_last_minute_had(db: Database) -> None:
+    counted = 2 * LEAST_COUNTED
+    await db.fetch(FILL, LEAST_COUNTED + 7)
+    await put(db, count=3, queue="mail")
+    found = {one.name: (one.ready, one.ready_is_more) for one in await list_queues(db, counted=counted)}
+    assert found == {"long": (LEAST_COUNTED, True), "mail": (3, False)}
+    await sample_once(db, await look_at_queues(db))
+    [queue] = [one for one in await list_queues(db, counted=counted) if one.name == "long"]
+    assert (queue.ready, queue.ready_is_more) == (LEAST_COUNTED + 7, False)
+    assert queue.ready_at_seconds is not None
+    [queue] = await list_queues(db, name="long", counted=counted)
+    assert (queue.ready, queue.ready_at_seconds) == (LEAST_COUNTED + 7, None)
 
 
 async def test_the_holder_of_the_loops_samples_and_counts(db: Database) -> None:

@@ -69,7 +69,7 @@ async def test_the_page_says_how_many_were_looked_through_and_whether_there_are_
         await put_one(db)
     page = await list_tasks(db, TaskFilter(search="ada"))
     assert (page.searched, page.is_cut, page.before) == (5, False, None)
-    monkeypatch.setattr(views, "SCAN_LIMIT", 4)
+    monkeypatch.setattr(views, "SEARCH_LIMIT", 4)
     page = await list_tasks(db, TaskFilter(search="ada"))
     assert (page.tasks, page.searched, page.is_cut) == ([], 4, True)
     assert page.before is not None

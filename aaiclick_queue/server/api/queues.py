@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import Path
 
+from ...flow.lines import COUNTED
 from ...queue_views import QueueView, list_queues
 from ..answers import Api, Limit, Name, Page
 from ..desk import AtDesk, Desk
@@ -17,8 +18,11 @@ Queue = Annotated[Name, Path(description="Its name.", examples=["default"])]
 
 @api.get("/queues", operation_id="list_queues")
 async def list_all_queues(desk: AtDesk, limit: Limit = 100) -> Page[QueueView]:
-    """Every queue that has work, a pause, a limit or a worker, by name; counts are exact up to 10,000."""
-    return Page(await list_queues(desk.db, limit=limit))
+    """Every queue that has work, a pause, a limit or a worker, by name; counts are exact up to 10,000.
+
+    Of many queues up to 60,000 together: of a longer line it is told what the last minute had.
+    """
+    return Page(await list_queues(desk.db, limit=limit, counted=COUNTED))
 
 
 @api.get("/queues/{name}")

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from ... import doctor as invariants
 from ...flow.days import drop_old_days
+from ...flow.lines import COUNTED
 from ...flow.prune import Policy, prune_all
 from ...queue_views import QueueView, WorkerView, list_queues, list_workers
 from ...settings import PREFIX, Settings
@@ -115,7 +116,7 @@ class Prune(Asked):
 @api.get("/overview")
 async def overview(desk: AtDesk) -> Overview:
     """Queues, workers and open jobs."""
-    queues, workers = await list_queues(desk.db), await list_workers(desk.db)
+    queues, workers = await list_queues(desk.db, counted=COUNTED), await list_workers(desk.db)
     return Overview(queues, workers, min(10_000, await desk.db.fetchval(OPEN_JOBS)))
 
 

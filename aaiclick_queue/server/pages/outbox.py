@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse
 
 from ... import doctor
 from ...errors import PostgresUnavailable
+from ...flow.lines import COUNTED
 from ...queue_views import list_queues, list_workers
 from .visiting import Visit, Visiting
 from .waking import look_at_redis
@@ -48,7 +49,7 @@ async def outbox(at: Visiting) -> HTMLResponse:
     """Delivery and storage."""
     db = at.db
     [row] = await db.fetch(OUTBOX, COUNT_LIMIT + 1)
-    queues, workers = await list_queues(db), await list_workers(db)
+    queues, workers = await list_queues(db, counted=COUNTED), await list_workers(db)
     tables: list[dict[str, Any]] = [dict(one) for one in await db.fetch(TABLES, at.desk.settings.postgres_schema)]
     [store] = await db.fetch(STORE)
     return await at.show(

@@ -10,8 +10,9 @@ from markupsafe import Markup
 from ...figures import QueueFigures, read_queue_figures
 from ...flow.limits import LimitView
 from ...flow.limits import list_limits as read_limits
+from ...flow.lines import COUNTED
 from ...queue_views import QueueView, list_queues, list_workers
-from ...views import TaskFilter, list_tasks
+from ...views import TaskFilter, newest_tasks
 from ..drawing.charts import sparkline, state_bar
 from .rendering import REGION_HEADER
 from .trends import queue_charts, queue_spreads
@@ -66,7 +67,7 @@ SELECT name, objective_seconds FROM aaiclick_queue.queues WHERE objective_second
 
 async def queue_rows(at: Visit, name: str | None = None) -> list[QueueRow]:
     """Queues with all that is known of them, the first 200 by name."""
-    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name))
+    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name, counted=COUNTED))
 
 
 async def _rows_of(at: Visit, views: list[QueueView]) -> list[QueueRow]:
@@ -110,8 +111,8 @@ async def queues(at: Visiting) -> HTMLResponse:
 async def queue(at: Visiting, name: str) -> HTMLResponse:
     """One queue; one that ran dry while it was looked at, or is known by what it did, is shown empty."""
     rows = await queue_rows(at, name)
-    newest = await list_tasks(at.db, TaskFilter(queue=name), limit=15)
-    if not rows and not newest.tasks and REGION_HEADER not in at.request.headers:
+    newest = await newest_tasks(at.db, TaskFilter(queue=name), limit=15)
+    if not rows and not newest and REGION_HEADER not in at.request.headers:
         return await not_found(at, f"no queue {name} has work, a pause, a limit or a worker now", section="queues")
     rows = rows or await _rows_of(at, [QueueView.empty(name)])
     workers = [one for one in await list_workers(at.db) if one.status == "ACTIVE" and {name, "*"} & set(one.queues)]
@@ -123,7 +124,7 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
         topics="queues,tasks",
         row=rows[0],
         workers=workers,
-        tasks=newest.tasks,
+        tasks=newest,
         hours=hours,
         history=await queue_charts(at.db, name, hours) + await queue_spreads(at.db, name, hours),
     )

@@ -8,9 +8,10 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from ...errors import BadTask
+from ...flow.lines import COUNTED
 from ...queue_views import QueueView, list_queues
 from ...status import Status
-from ...views import NEWEST, TaskFilter, TaskPage, list_tasks
+from ...views import NEWEST, SCAN_LIMIT, TaskFilter, TaskPage, list_tasks
 from .visiting import Visit, Visiting
 
 router = APIRouter(include_in_schema=False)
@@ -44,6 +45,7 @@ async def tasks(at: Visiting) -> HTMLResponse:
         rows=page.tasks,
         before=page.before,
         searched=page.searched,
+        looked=SCAN_LIMIT,
         wrong=wrong,
         is_first=before == NEWEST,
         tabs=TABS,
@@ -78,10 +80,10 @@ def where_of(asked: dict[str, str]) -> dict[str, Any]:
 
 
 async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool]]:
-    """How many stand where, counted to 10,000 a queue; of those that ended, only failures are counted."""
+    """How many stand where, counted to 10,000 a queue, 60,000 in all; of those that ended, only failures are."""
     if asked["entrypoint"] or asked["job_id"] or asked["search"] or asked["fingerprint"]:
         return {}
-    views = await list_queues(at.db, limit=1000, name=asked["queue"] or None)
+    views = await list_queues(at.db, limit=1000, name=asked["queue"] or None, counted=COUNTED)
     counts = {
         "QUEUED": (sum(one.ready for one in views), any(one.ready_is_more for one in views)),
         "RUNNING": (sum(one.running for one in views), False),
