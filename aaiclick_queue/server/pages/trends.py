@@ -19,13 +19,12 @@ RATE_MINUTES = 5
 HALF = 520.0
 COMPONENTS = {"relay": "Relay", "scheduler": "Scheduler", "reaper": "Rescue"}
 STALE_SECONDS = MINUTE = 60.0
-# One look by key a minute, as the history of a queue is read.
+# By key, as the history of a queue is read.
 SPREADS = f"""
 SELECT {", ".join(f"sum(f.waits[{place}])::bigint AS w{place}" for place in range(1, len(WAIT_BUCKETS) + 2))},
        {", ".join(f"sum(f.runs[{place}])::bigint AS r{place}" for place in range(1, len(RUN_BUCKETS) + 2))}
-FROM generate_series(date_trunc('minute', now()) - make_interval(hours => $2::int), now(), '1 min') AS m(minute)
-CROSS JOIN LATERAL (
-    SELECT waits, runs FROM aaiclick_queue.figures WHERE minute = m.minute AND queue = $1::text OFFSET 0) AS f
+FROM aaiclick_queue.figures f WHERE f.queue = $1::text AND f.minute = ANY(ARRAY(
+    SELECT generate_series(date_trunc('minute', now()) - make_interval(hours => $2::int), now(), '1 min')))
 """
 # When each version was first seen, of the workers that are still known.
 DEPLOYS = """
