@@ -34,13 +34,19 @@ T = TypeVar("T")
 DAY = 86400.0
 NAME_LIMIT = 200
 
-REGISTERED = """
+_REGISTERED = """
 SELECT r.id, r.name, r.entrypoint, r.default_kwargs, r.schedule, r.interval_seconds, r.anchor_at, r.timezone, r.enabled,
        r.queue, r.priority, r.timeout_seconds, r.max_attempts, r.max_parallel, r.retention_seconds, r.misfire,
        r.misfire_limit, r.overlap, r.jitter_seconds, r.starts_at, r.ends_at, r.description, r.source, r.is_gone,
        r.next_run_at, r.created_at, r.updated_at, r.options, r.declared IS NOT NULL AS is_declared
 FROM aaiclick_queue.registered_jobs r
-WHERE ($1::text IS NULL OR r.name = $1::text) AND (NOT $2::boolean OR r.enabled) ORDER BY r.name
+"""
+REGISTERED = f"""{_REGISTERED}
+WHERE ($1::text IS NULL OR r.name = $1::text) AND (NOT $2::boolean OR r.enabled)
+  AND ($3::text IS NULL OR r.name > $3::text) ORDER BY r.name LIMIT $4
+"""
+NEXT_DUE = f"""{_REGISTERED}
+WHERE r.next_run_at IS NOT NULL AND r.enabled ORDER BY r.next_run_at, r.id LIMIT $1
 """
 HISTORY = """
 SELECT t.fire_at, t.outcome, t.run_type, t.missed, t.reason, t.created_at, t.job_id, j.status, j.started_at,
@@ -174,7 +180,7 @@ async def get_registered_job(name: str, *, client: Client | None = None) -> Regi
 
 async def read_registered_job(db: Database, name: str) -> RegisteredJob:
     """The same from a database."""
-    rows = await db.fetch(REGISTERED, name, False)
+    rows = await db.fetch(REGISTERED, name, False, None, 1)
     if not rows:
         raise UnknownJob(NO_NAME.format(name=name))
     return _view(rows[0], db.settings.redact_names)
@@ -185,9 +191,17 @@ async def list_registered_jobs(*, enabled_only: bool = False, client: Client | N
     return await read_registered_jobs(await (client or await default_client()).database(), enabled_only=enabled_only)
 
 
-async def read_registered_jobs(db: Database, *, enabled_only: bool = False) -> list[RegisteredJob]:
-    """The same from a database."""
-    return [_view(row, db.settings.redact_names) for row in await db.fetch(REGISTERED, None, enabled_only)]
+async def read_registered_jobs(
+    db: Database, *, enabled_only: bool = False, after: str | None = None, limit: int | None = None
+) -> list[RegisteredJob]:
+    """The same from a database; those behind a name, so many at most."""
+    rows = await db.fetch(REGISTERED, None, enabled_only, after, limit)
+    return [_view(row, db.settings.redact_names) for row in rows]
+
+
+async def read_next_due(db: Database, *, limit: int) -> list[RegisteredJob]:
+    """Those that run next by the clock, the first one first."""
+    return [_view(row, db.settings.redact_names) for row in await db.fetch(NEXT_DUE, limit)]
 
 
 async def delete_registered_job(name: str, *, client: Client | None = None) -> bool:

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from aaiclick_queue import Settings
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
+from aaiclick_queue.server.pages import schedules
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
 from aaiclick_queue.server.roles import Who, needed_role
@@ -121,6 +122,21 @@ async def test_under_a_prefix_every_address_carries_it(shop: tuple[Settings, See
             assert [one for one in links if not one.startswith("/queue/ops/")] == []
             for link in {unescape(one) for one in links if "static" in one}:
                 assert (await browser.get(link)).status_code == 200
+
+
+async def test_schedules_are_turned_page_by_page(
+    shop: tuple[Settings, Seeded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "SHOWN", 2)
+    async with browsing(shop[0]) as browser:
+        first = await browser.get("/schedules")
+        assert "nightly_rollup" in first.text
+        assert "sweep" not in first.text
+        [following] = re.findall(r'href="(/schedules\?after=[^"]+)"', first.text)
+        second = await browser.get(unescape(following))
+        assert "sweep" in second.text
+        assert "nightly_rollup" not in second.text
+        assert "after=" not in second.text
 
 
 async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) -> None:

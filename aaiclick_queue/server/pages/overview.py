@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from ...failing import list_failures
 from ...job_views import JobFilter, read_jobs
 from ...queue_views import list_workers
-from ...registered import read_registered_jobs
+from ...registered import read_next_due
 from ...status import JobStatus
 from .jobs import progress_bar
 from .outbox import COUNT_LIMIT, OUTBOX
@@ -22,6 +22,7 @@ from .waking import look_at_redis
 
 router = APIRouter(include_in_schema=False)
 JOBS = 8
+SCHEDULES = 6
 
 
 @router.get("/")
@@ -36,7 +37,6 @@ async def overview(at: Visiting) -> HTMLResponse:
         for status in (JobStatus.RUNNING, JobStatus.PENDING)
         for one in (await read_jobs(at.db, JobFilter(status=status), limit=JOBS)).jobs
     ][:JOBS]
-    schedules = [one for one in await read_registered_jobs(at.db, enabled_only=True) if one.next_run_at]
     return await at.show(
         "overview.html",
         section="overview",
@@ -52,7 +52,7 @@ async def overview(at: Visiting) -> HTMLResponse:
         workers=workers,
         queues=_by_need(rows)[:8],
         jobs=[(one, progress_bar(one)) for one in jobs],
-        schedules=sorted(schedules, key=lambda one: one.next_run_at)[:6],  # type: ignore[arg-type, return-value]
+        schedules=await read_next_due(at.db, limit=SCHEDULES),
         failures=(await list_failures(at.db, hours=24, limit=6)).groups,
         components=await _components(at, [one.view.name for one in rows]),
         **await throughput(at.db, hours),
