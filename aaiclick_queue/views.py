@@ -37,7 +37,7 @@ from .view_rows import (
 
 SCAN_LIMIT = 50_000  # tasks that one listing looks at, from the newest down: 60 ms where none is found
 JOB_LIMIT = 100_000  # of one job, or ids alone
-SEARCH_LIMIT = 30_000  # tasks whose arguments one search reads: 100 ms
+SEARCH_LIMIT = 100_000  # tasks whose arguments one search reads: 0.3 s where few are found
 HISTORY_LIMIT = 1_000
 NEWEST = 2**63 - 1
 _APART = (Status.RUNNING, Status.SCHEDULED, Status.PENDING, Status.FAILED)  # they have a table of their own
@@ -186,7 +186,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
 async def list_tasks(
     db: Database, wanted: TaskFilter | None = None, *, limit: int = 50, before: int = NEWEST
 ) -> TaskPage:
-    """Tasks older than `before`, newest first; looks at 50,000 of them at most, a search at 30,000."""
+    """Tasks older than `before`, newest first; looks at 50,000 of them at most, a search at 100,000."""
     wanted = wanted or TaskFilter()
     looked = SCAN_LIMIT if wanted.search is None else SEARCH_LIMIT
     asked = [before, looked, wanted.status, wanted.queue, wanted.entrypoint, limit]

@@ -36,7 +36,7 @@ async def list_all_tasks(
     limit: Limit = 50,
     before: Id | None = None,
 ) -> Page[TaskRow]:
-    """Tasks, newest first; filters look at the newest 50,000, a search at 30,000."""
+    """Tasks, newest first; filters look at the newest 50,000, a search at the newest 100,000."""
     number = None if job_id is None else await find_job(desk.db, job_id)
     page = await list_tasks(
         desk.db,
