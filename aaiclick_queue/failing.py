@@ -151,12 +151,17 @@ class Failure(msgspec.Struct, frozen=True):
     tasks: list[FailedTask]
 
 
-async def list_failures(db: Database, *, hours: float = 24, limit: int = 50, acknowledged: bool = False) -> FailurePage:
-    """What failed in the last hours, in groups; those that were acknowledged or muted only where asked for."""
+async def list_failures(
+    db: Database, *, hours: float = 24, limit: int = 50, acknowledged: bool = False, jobs: bool = True
+) -> FailurePage:
+    """What failed in the last hours, in groups; those that were acknowledged or muted only where asked for.
+
+    Without `jobs` none of them are counted.
+    """
     seconds = hours * 3600
     rows = await db.fetch(FAILURE_GROUPS, seconds, LOOK_LIMIT, limit + 1, acknowledged)
     looked = rows[0]["looked"] if rows else await db.fetchval(COUNT_LOOKED, seconds, LOOK_LIMIT)
-    groups = await _groups(db, rows[:limit])
+    groups = await _groups(db, rows[:limit], jobs=jobs)
     return FailurePage(groups, looked, len(rows) > limit or looked >= LOOK_LIMIT)
 
 
@@ -192,11 +197,11 @@ async def _acknowledge(
     return bool(await db.fetch(ACKNOWLEDGE, fingerprint, by or whoami(), until, reason))
 
 
-async def _groups(db: Database, rows: Any) -> list[FailureGroup]:
+async def _groups(db: Database, rows: Any, *, jobs: bool = True) -> list[FailureGroup]:
     found = [dict(row) for row in rows]
     each = min(JOBS_LIMIT, JOBS_LOOKED // max(1, len(found)))
-    jobs = await db.fetch(JOBS_AFFECTED, [row["fingerprint"] for row in found], each) if found else []
-    counts = {row["fingerprint"]: row["n"] for row in jobs}
+    affected = await db.fetch(JOBS_AFFECTED, [row["fingerprint"] for row in found], each) if found and jobs else []
+    counts = {row["fingerprint"]: row["n"] for row in affected}
     groups = []
     for row in found:
         del row["looked"]

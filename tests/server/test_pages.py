@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from aaiclick_queue import Settings
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.pages import schedules
+from aaiclick_queue.server.pages import keeping, overview, queues, schedules
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
 from aaiclick_queue.server.roles import Who, needed_role
@@ -122,6 +122,30 @@ async def test_under_a_prefix_every_address_carries_it(shop: tuple[Settings, See
             assert [one for one in links if not one.startswith("/queue/ops/")] == []
             for link in {unescape(one) for one in links if "static" in one}:
                 assert (await browser.get(link)).status_code == 200
+
+
+async def test_figures_are_read_once_in_a_moment_and_states_whenever_somebody_looks(
+    shop: tuple[Settings, Seeded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    async def figures(*_: Any, **__: Any) -> dict[str, Any]:
+        read.append("figures")
+        return {}
+
+    async def workers(*_: Any, **__: Any) -> list[Any]:
+        read.append("workers")
+        return []
+
+    monkeypatch.setattr(queues, "read_queue_figures", figures)
+    monkeypatch.setattr(overview, "list_workers", workers)
+    async with browsing(shop[0]) as browser:
+        for _ in range(3):
+            assert (await browser.get("/")).status_code == 200
+        assert sorted(read) == ["figures", "workers", "workers", "workers"]
+        monkeypatch.setattr(keeping, "KEPT_SECONDS", 0.0)
+        await browser.get("/")
+        assert read.count("figures") == 2
 
 
 async def test_schedules_are_turned_page_by_page(

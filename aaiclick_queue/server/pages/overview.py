@@ -14,6 +14,7 @@ from ...queue_views import list_workers
 from ...registered import read_next_due
 from ...status import JobStatus
 from .jobs import progress_bar
+from .keeping import kept
 from .outbox import COUNT_LIMIT, OUTBOX
 from .queues import QueueRow, queue_rows
 from .trends import components, throughput
@@ -53,9 +54,9 @@ async def overview(at: Visiting) -> HTMLResponse:
         queues=_by_need(rows)[:8],
         jobs=[(one, progress_bar(one)) for one in jobs],
         schedules=await read_next_due(at.db, limit=SCHEDULES),
-        failures=(await list_failures(at.db, hours=24, limit=6)).groups,
+        failures=(await list_failures(at.db, hours=24, limit=6, jobs=False)).groups,
         components=await _components(at, [one.view.name for one in rows]),
-        **await throughput(at.db, hours),
+        **await kept(at, ("throughput", hours), lambda: throughput(at.db, hours)),
     )
 
 

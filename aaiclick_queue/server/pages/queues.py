@@ -14,8 +14,9 @@ from ...flow.lines import COUNTED
 from ...queue_views import QueueView, list_queues, list_workers
 from ...views import TaskFilter, newest_tasks
 from ..drawing.charts import sparkline, state_bar
+from .keeping import kept
 from .rendering import REGION_HEADER
-from .trends import queue_charts, queue_spreads
+from .trends import queue_trends
 from .trouble import not_found
 from .visiting import Visit, Visiting
 
@@ -73,7 +74,7 @@ async def queue_rows(at: Visit, name: str | None = None) -> list[QueueRow]:
 async def _rows_of(at: Visit, views: list[QueueView]) -> list[QueueRow]:
     limits = [one for one in await read_limits(at.db) if one.scope == "queue"]
     objectives = {row["name"]: row["objective_seconds"] for row in await at.db.fetch(OBJECTIVES)}
-    figures = await read_queue_figures(at.db)
+    figures = await kept(at, ("queues",), lambda: read_queue_figures(at.db))
     return [
         QueueRow(
             view,
@@ -126,5 +127,5 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
         workers=workers,
         tasks=newest,
         hours=hours,
-        history=await queue_charts(at.db, name, hours) + await queue_spreads(at.db, name, hours),
+        history=await kept(at, ("queue", name, hours), lambda: queue_trends(at.db, name, hours)),
     )

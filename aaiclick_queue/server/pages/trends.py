@@ -79,6 +79,11 @@ def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, f
     return list(zip(words, map(float, counts), strict=True))[some]
 
 
+async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
+    """All charts of a queue, each with its word."""
+    return await queue_charts(db, name, hours) + await queue_spreads(db, name, hours)
+
+
 async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
     """A queue over time; none where nothing was sampled."""
     found = await read_queue_history(db, name, hours=hours)
