@@ -51,7 +51,7 @@ OUTCOMES: dict[str, Outcome] = {
     "snooze": Later("SNOOZED", ERROR, 600),
     "release": Released(),
 }
-KINDS = ("succeeded", "succeeded", *OUTCOMES)
+KINDS = ("succeeded", *OUTCOMES)
 ACTS = (
     *["enqueue"] * 4, *["submit"] * 2, *["admit"] * 4, *["resolve"] * 4, *["claim"] * 5, *["end_run"] * 6,
     *["cancel"] * 4, *["expire"] * 2, *["time_passes"] * 2, *["give_back"] * 2, *["lose_worker"] * 2, *["retry"] * 2,
@@ -491,7 +491,7 @@ def test_limits_expiries_and_jobs_do_what_the_model_says_in_any_sequence_of_step
     try:
         factory: Any = machine if SEED is None else seed(int(SEED))(machine)
         run_state_machine_as_test(factory, settings=rules)
-        assert min(DONE[what] for what in (*OUTCOMES, *EVENTS)) > 3, DONE
+        assert min(DONE[what] for what in (*OUTCOMES, *EVENTS)) > 0, DONE
         loop.run_until_complete(props.db.fetch(EMPTY))
     finally:
         loop.run_until_complete(props.db.close())
