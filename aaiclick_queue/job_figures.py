@@ -143,10 +143,10 @@ async def read_progress(db: Database, job_id: int) -> JobProgress:
     return JobProgress(**dict(rows[0]))
 
 
-async def read_stats(db: Database, job_id: int, *, limit: int = STATS_LIMIT) -> JobStats:
+async def read_stats(db: Database, job_id: int, *, limit: int | None = None) -> JobStats:
     """Per name: how many, and how long they waited and ran; of the first tasks, 100,000 unless told otherwise."""
     total = (await read_progress(db, job_id)).total
-    rows = await db.fetch(STATS, job_id, limit, NAMES_LIMIT)
+    rows = await db.fetch(STATS, job_id, limit or STATS_LIMIT, NAMES_LIMIT)
     tasks = [
         TaskStats(
             row["name"], row["count"], row["completed"], row["failed"], row["skipped"], row["open"],
