@@ -36,7 +36,8 @@ class OperateRound:
         books = Books(self._worker_id, [loop], version="1")
         assert await books.write_once(self._flow) == 1
         await books.close(self._flow)
-        row = {"ready": 1, "running": 1, "delayed": 1, "held": 1, "oldest_seconds": 1.0, "counted_seconds": None}
+        counts = dict.fromkeys(("ready", "share", "running", "delayed", "held"), 1)
+        row = {**counts, "oldest_seconds": 1.0, "counted_seconds": None}
         await sample_once(self._flow, [row | {"name": f"queue {n}"} for n in range(self._batch)])
         # Of the jobs that are there nothing is on its way, so that all tasks of those that are looked at are read.
         given = self._flow.settings.model_dump(exclude_unset=True) | {"stall_seconds": 0.001, "zombie_seconds": 1}
