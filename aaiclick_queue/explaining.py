@@ -152,7 +152,7 @@ async def _opened_by_itself(db: Database, who: str) -> str | None:
         whose = f" of {row['application_name']}" if row["application_name"] else ""
         return (
             f"It opens when a transaction{whose} that began {span(row['seconds'])} ago is over, "
-            f"the process {row['pid']} of Postgres: SELECT pg_terminate_backend({row['pid']}) ends it."
+            f"the process {row['pid']} of Postgres; pg_terminate_backend({row['pid']}) ends it."
         )
     return "It opens when the operation is done."
 
