@@ -246,12 +246,6 @@ class Database:
         self._open.add(connection)
         return connection
 
-    def _put_back(self, connection: Connection) -> None:
-        if connection.raw.is_closed() or connection.raw.is_in_transaction():
-            self._drop(connection)
-        else:
-            self._free.append(connection)
-
     def _drop(self, connection: Connection) -> None:
         self._open.discard(connection)
         connection.raw.terminate()

@@ -45,7 +45,8 @@ class Strands:
         turn_ends = time.monotonic() + TURN_SECONDS
         waits = None
         try:
-            while kind.waiting and kind.taken < kind.size and not task.cancelling():  # else by its own last run
+            # Cancelled: its last run has done that to itself, and the next is not to feel it.
+            while kind.waiting and kind.taken < kind.size and not task.cancelling():
                 run = kind.waiting.popleft()
                 if not self._begin(run):
                     continue

@@ -14,6 +14,7 @@ import pytest
 from aaiclick_queue.flow.execute import Run
 from aaiclick_queue.kinds import Kind
 from aaiclick_queue.strands import Strands
+from tests.tools import until
 
 Code = Callable[[], Awaitable[object]]
 
@@ -120,7 +121,7 @@ async def test_a_timeout_in_a_run_ends_that_run_alone() -> None:
 async def test_a_run_that_is_cancelled_while_it_waits_takes_nobody_along() -> None:
     stage = Stage(size=2)
     runs = stage.put(nothing, asyncio.Event().wait, turn)
-    await asyncio.sleep(0.01)
+    await until(lambda: runs[1].asyncio_task is not None)
     runs[1].asyncio_task.cancel()
     await asyncio.wait_for(stage.over.wait(), 10)
     assert [type(run.error) for run in runs] == [type(None), asyncio.CancelledError, type(None)]
