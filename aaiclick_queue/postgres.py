@@ -48,6 +48,7 @@ DATA_ERRORS = (
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,
 )
+UNIQUE_ERROR = asyncpg.UniqueViolationError
 # A table, a column or a function that this version uses is not there: somebody went back a version.
 SCHEMA_ERRORS = (
     asyncpg.UndefinedTableError,

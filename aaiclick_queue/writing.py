@@ -19,10 +19,11 @@ from .flow.dedupe import Key, enqueue_keyed
 from .flow.enqueue import NewTask, Spec, TakeIds, Told, Written, id_source, insert_again, insert_tasks, written_before
 from .flow.graph import Plan
 from .flow.limits import queue_is_full
+from .flow.plain import insert_plain, is_plain
 from .flow.submit import Adding, NewJob, Submitted, add_to_job, submit_job
 from .gathering import Gatherer, Waiting
 from .ids import IdSource
-from .postgres import DATA_ERRORS, Database
+from .postgres import DATA_ERRORS, UNIQUE_ERROR, Database
 from .rows import PART, Rows
 from .schema import Transaction
 from .settings import Settings
@@ -80,12 +81,21 @@ class Writer:
         if key is not None:
             written = await self._commit(lambda tx, again: self._write_keyed(tx, spec, tasks[0], key, ids, again=again))
         else:
-            written = await self._commit(
-                lambda tx, again: self._insert(tx, spec, tasks, ids, again=again),
-                more_seconds=len(tasks) * SECONDS_A_NODE,
-            )
+            written = await self._commit_many(spec, tasks, ids)
         self._wake(written.told)
         return written.ids
+
+    async def _commit_many(self, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int]) -> Written:
+        more_seconds = len(tasks) * SECONDS_A_NODE
+        try:
+            return await self._commit(
+                lambda tx, again: self._insert(tx, spec, tasks, ids, plain=not again, again=again),
+                more_seconds=more_seconds,
+            )
+        except UNIQUE_ERROR:  # another process with the same node id had drawn one of them: nothing is written
+            return await self._commit(
+                lambda tx, again: self._insert(tx, spec, tasks, ids, again=again), more_seconds=more_seconds
+            )
 
     async def _write_for_caller(
         self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any
@@ -155,7 +165,9 @@ class Writer:
 
         async def insert(tx: Transaction, again: bool) -> dict[Spec, Written]:
             return {
-                spec: await self._insert(tx, spec, [waiting.task for waiting in group], ids[spec], again=again)
+                spec: await self._insert(
+                    tx, spec, [waiting.task for waiting in group], ids[spec], plain=not again, again=again
+                )
                 for spec, group in groups.items()
             }
 
@@ -212,14 +224,23 @@ class Writer:
                     ) from None
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _insert(
-        self, tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int], *, again: bool
+    async def _insert(  # noqa: PLR0913 - one value a fact
+        self,
+        tx: Transaction,
+        spec: Spec,
+        tasks: Sequence[NewTask],
+        ids: Sequence[int],
+        *,
+        plain: bool = False,
+        again: bool,
     ) -> Written:
+        """`plain`: an id that is taken may be an error. `again`: a try before may have written some of them."""
         whole = Written([], [])
         for start in range(0, len(tasks), PART):
             some, mine = tasks[start : start + PART], list(ids[start : start + PART])
             # Room for all of them or for none; a repeated try may meet its own rows.
-            insert = insert_tasks(tx, spec, some, mine, room_for=0 if start or again else len(tasks))
+            room_for = 0 if start or again else len(tasks)
+            insert = _insert_part(tx, spec, some, mine, plain=plain, room_for=room_for)
             next_end = start + 2 * PART
             written = await (tasks.made_meanwhile(next_end, insert) if isinstance(tasks, Rows) else insert)
             missing = set(mine) - set(written.ids)
@@ -258,3 +279,11 @@ class Writer:
         if self._ids is None:
             self._ids = await id_source(tx)
         return self._ids
+
+
+async def _insert_part(  # noqa: PLR0913 - one value a fact
+    tx: Transaction, spec: Spec, tasks: Sequence[NewTask], ids: list[int], *, plain: bool, room_for: int
+) -> Written:
+    if plain and is_plain(spec, tasks) and (written := await insert_plain(tx, spec, tasks, ids)):
+        return written
+    return await insert_tasks(tx, spec, tasks, ids, room_for=room_for)

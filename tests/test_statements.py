@@ -56,6 +56,7 @@ def test_the_statements_are_found() -> None:
         "complete.COMPLETE_SUCCEEDED",
         "settle.SETTLE_OWN_RUNS",
         "enqueue.ENQUEUE",
+        "plain.ENQUEUE_PLAIN",
         "dedupe.DEBOUNCE_PLACES",
         "cancel.TAKE_LEASED",
         "reaper.TAKE_LOST_RUNS",

@@ -185,19 +185,19 @@ async def insert_tasks(
     in anyway.
     """
     needed = 0 if spec.parent_id is not None else len(tasks) if room_for is None else room_for
-    expires = _column([task.expires for task in tasks])
+    expires = column([task.expires for task in tasks])
     began = time.monotonic()
     rows = await tx.fetch(
         ENQUEUE,
         list(ids),
         [task.kwargs for task in tasks],
-        _column([task.countdown for task in tasks]),
-        _column([task.eta for task in tasks]),
-        _column([value if isinstance(value, float | int) else None for value in expires]) if expires else None,
-        _column([value if isinstance(value, datetime) else None for value in expires]) if expires else None,
-        _column([task.correlation_id for task in tasks]),
-        _column([task.metadata for task in tasks]),
-        _column([task.spawn_key for task in tasks]),
+        column([task.countdown for task in tasks]),
+        column([task.eta for task in tasks]),
+        column([value if isinstance(value, float | int) else None for value in expires]) if expires else None,
+        column([value if isinstance(value, datetime) else None for value in expires]) if expires else None,
+        column([task.correlation_id for task in tasks]),
+        column([task.metadata for task in tasks]),
+        column([task.spawn_key for task in tasks]),
         spec.entrypoint,
         spec.name,
         spec.queue,
@@ -207,24 +207,19 @@ async def insert_tasks(
         spec.timeout,
         spec.parent_id,
         spec.flags,
-        _column([task.concurrency_key for task in tasks]),
+        column([task.concurrency_key for task in tasks]),
         spec.keep,
         spec.hooks,
         needed,
-        _column([task.order_by for task in tasks]),
+        column([task.order_by for task in tasks]),
     )
     if rows[0]["full_at"] is not None:
         raise QueueFull(spec.queue, rows[0]["full_at"], needed)
-    told = [
-        Told(row["outbox_id"], row["queue"], row["rank"], row["order_key"], row["n"], tuple(row["task_ids"]))
-        for row in rows
-        if row["outbox_id"] is not None
-    ]
     ids_written = list(rows[0]["ids"] or ())
     if METERS.on:
         METERS.statement("enqueue", time.monotonic() - began)
         METERS.created(spec.queue, spec.entrypoint, len(ids_written))
-    return Written(ids_written, told)
+    return Written(ids_written, told_by(rows))
 
 
 async def id_source(tx: Transaction) -> IdSource:
@@ -235,5 +230,15 @@ async def id_source(tx: Transaction) -> IdSource:
     return IdSource(row["node"], row["clock"] - middle)
 
 
-def _column(values: list[Any]) -> list[Any] | None:
+def told_by(rows: Sequence[Any]) -> list[Told]:
+    """The outbox rows that a statement answers with."""
+    return [
+        Told(row["outbox_id"], row["queue"], row["rank"], row["order_key"], row["n"], tuple(row["task_ids"]))
+        for row in rows
+        if row["outbox_id"] is not None
+    ]
+
+
+def column(values: list[Any]) -> list[Any] | None:
+    """The values of a column, or None where nobody set one."""
     return None if values.count(None) == len(values) else values

@@ -15,3 +15,14 @@ _APPEND = """INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_
 def append_from(source: str) -> str:
     """The body of a CTE that appends one row per queue for the rows of `source` (queue, rank, order_key, task_id)."""
     return _APPEND.format(source=source)
+
+
+# Ids are drawn in their order, so the first is the least.
+_APPEND_ONE = """INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_ids)
+        SELECT {queue}, {rank}, ({ids})[1], cardinality({ids}), ({ids})[1:100] FROM {source}
+        RETURNING id, queue, rank, order_key, n, task_ids"""
+
+
+def append_one(queue: str, rank: str, ids: str, source: str) -> str:
+    """The body of a CTE that appends one row for new tasks of one queue, for the one row of `source`."""
+    return _APPEND_ONE.format(queue=queue, rank=rank, ids=ids, source=source)

@@ -21,6 +21,7 @@ from aaiclick_queue.flow import (
     enqueue,
     fenced,
     heartbeat,
+    plain,
     plan_rows,
     prune,
     reaper,
@@ -191,6 +192,7 @@ class Round:
         ids = await self._write(NewTask("{}", countdown=0.001, expires=0.001))
         await enqueue.written_before(self._flow, SPEC, set(ids))
         await enqueue.enqueue(self._application, SPEC, [NewTask("{}")], self._take)
+        assert await plain.insert_plain(self._flow, SPEC, [NewTask("{}")] * self._batch, self._take(self._batch))
 
     async def _use_keys(self) -> None:
         for mode, countdown in KEYED:

@@ -16,8 +16,9 @@ import redis.asyncio
 from aaiclick_queue import Settings
 from aaiclick_queue.flow.claim import CLAIM_NEXT_IN_LINE, HEAD
 from aaiclick_queue.flow.complete import COMPLETE_SUCCEEDED
-from aaiclick_queue.flow.enqueue import ENQUEUE, NODE
+from aaiclick_queue.flow.enqueue import NODE
 from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.flow.plain import ENQUEUE_PLAIN
 from aaiclick_queue.flow.relay import FORGET_OUTBOX_ROWS
 from aaiclick_queue.ids import IdSource
 from aaiclick_queue.postgres import FLOW_PLANS, SESSION, plain_dsn
@@ -30,9 +31,9 @@ WRITERS = 4
 STREAM, GROUP = "{aaiq}:wake:default", "aaiq"
 ENTRIES_KEPT = 10_000
 TASKS_AN_ENTRY = 100
-FREE: list[Any] = [None] * 7  # countdown, eta, expires (two of them), correlation id, metadata, spawn key
-# Name, queue, priority, attempts, retry, timeout, parent, flags, concurrency keys, keep, hooks.
-SPEC: list[Any] = [None, "default", 0, None, None, None, None, 0, None, None, None]
+FREE: list[Any] = [None, None]  # correlation ids, metadata
+# Name, queue, priority, attempts, retry, timeout, flags, keep, hooks.
+SPEC: list[Any] = [None, "default", 0, None, None, None, 0, None, None]
 
 
 async def work() -> None:
@@ -91,7 +92,7 @@ class Producer:
 
     async def many(self, name: str, values: Sequence[int]) -> None:
         ids, kwargs = self._ids.take(len(values)), [f'{{"value":{value}}}' for value in values]
-        rows = await self._pool.fetch(ENQUEUE, ids, kwargs, *FREE, f"bench.{name}", *SPEC, len(values), None)
+        rows = await self._pool.fetch(ENQUEUE_PLAIN, ids, kwargs, *FREE, f"bench.{name}", *SPEC)
         async with self._server.pipeline(transaction=False) as pipeline:
             for _ in range(min(-(-len(values) // TASKS_AN_ENTRY), 64)):
                 fields = {"rank": 0, "order_key": ids[0], "n": min(len(values), TASKS_AN_ENTRY)}
