@@ -8,9 +8,10 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, assert_never
+
+import msgspec
 
 from .meters import METERS
 from .outcome import Cancelled, Ended, Failed, Later, Lost, Outcome, Released, Skipped, Succeeded, kind_of
@@ -32,7 +33,7 @@ NAME_WIDTH = 24
 ERROR_WIDTH = 300
 
 
-class Kind(NamedTuple):
+class Kind(msgspec.Struct, frozen=True, eq=False):  # a key by what it is: compared by its fields it took 0.3 µs more
     """How one kind of event is told."""
 
     level: int
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
 
 
 SUCCEEDED = Kind(logging.INFO, "←", "task succeeded", "succeeded")
+SUCCESS = (SUCCEEDED, "", "")
 SNOOZED = Kind(logging.INFO, "↻", "task snoozed", "snoozed")
 RETRIED = Kind(logging.WARNING, "↻", "attempt retried", "will be retried")
 FAILED = Kind(logging.ERROR, "!", "task failed", "failed")
@@ -63,8 +65,8 @@ class Report:
         self._limit = lines_a_second
         self._clock = clock
         self._second = 0.0
-        self._said: Counter[Kind] = Counter()
-        self._unsaid: Counter[Kind] = Counter()
+        self._said: dict[Kind, int] = {}
+        self._unsaid: dict[Kind, int] = {}
         self._unknown: dict[str, tuple[float, int]] = {}  # entrypoint → told at, not told since
         self._running: set[tuple[int, int]] = set()
         self._worker: Worker | None = None
@@ -95,9 +97,7 @@ class Report:
             METERS.ended(run.claimed, outcome, ran)
         if TOLD.tracer is not None:
             TOLD.tracer.completed(run.claimed, outcome)
-        if type(outcome) is Succeeded and not log.isEnabledFor(SUCCEEDED.level):
-            return
-        kind, error_type, error = _told(outcome)
+        kind, error_type, error = SUCCESS if type(outcome) is Succeeded else _told(outcome)
         if not self._may_say(kind):
             return
         fields = _fields(kind, run.claimed, run)
@@ -171,7 +171,7 @@ class Report:
                     _say(RUNNING, Line(RUNNING, run, "running"), _fields(RUNNING, run.claimed, run))
 
     def _sum_up(self) -> None:
-        unsaid, self._unsaid = self._unsaid, Counter()
+        unsaid, self._unsaid = self._unsaid, {}
         for kind, count in unsaid.items():
             fields = {"event": kind.event, "count": count}
             log.log(kind.level, "%s … and %s more %s", kind.mark, f"{count:,}", kind.many, extra=fields)
@@ -186,17 +186,18 @@ class Report:
             self._sum_up()
             self._second = now
             self._said.clear()
-        if self._said[kind] >= self._limit:
-            self._unsaid[kind] += 1
+        said = self._said.get(kind, 0)
+        if said >= self._limit:
+            self._unsaid[kind] = self._unsaid.get(kind, 0) + 1
             return False
-        self._said[kind] += 1
+        self._said[kind] = said + 1
         return True
 
 
 def _told(outcome: Outcome) -> tuple[Kind, str, str]:  # noqa: PLR0911 - one an outcome
     match outcome:
         case Succeeded():
-            return SUCCEEDED, "", ""
+            return SUCCESS
         case Later("SNOOZED", error, seconds):
             again = "" if seconds is None else f"again in {span(seconds)}"
             return SNOOZED, "", " ".join(part for part in (again, error.message) if part)

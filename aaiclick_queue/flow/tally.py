@@ -75,7 +75,7 @@ class Tallied(msgspec.Struct, frozen=True):
 def place_of(outcome: Outcome) -> int | None:
     """Where an outcome is counted; None: nowhere, the run was handed back."""
     place = _PLACES.get(type(outcome))
-    if place is None and isinstance(outcome, Later):
+    if place is None and type(outcome) is Later:
         return {"RETRYING": RETRIED, "SNOOZED": SNOOZED}.get(outcome.kind)
     return place
 
