@@ -112,7 +112,12 @@ def _position(task: dict[str, Any], line: dict[str, Any]) -> Reason:
     facts: dict[str, Any] = {"ahead": min(ahead, rows.COUNT_LIMIT), "is_more": ahead > rows.COUNT_LIMIT}
     facts |= {"per_second": rate, "seconds": ahead / rate if rate else None, "ready_at": task["ready_at"]}
     sentence = f"It is in line in {task['queue']}, and {many} {'task is' if ahead == 1 else 'tasks are'} before it"
-    if rate:
+    if not ahead:
+        sentence, fix = (
+            f"It is the next in line in {task['queue']}",
+            "It starts by itself as soon as a worker takes it.",
+        )
+    elif rate:
         sentence += f": about {span(ahead / rate)} at the {rate * 60:,.0f} a minute of the last ten"
         fix = f"It starts by itself in about {span(ahead / rate)}."
     else:
