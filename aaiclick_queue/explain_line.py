@@ -90,7 +90,8 @@ async def in_line(db: Database, task: dict[str, Any], serving: Sequence[dict[str
     lines = []
     slots, used = sum(one["slots"] for one in serving), sum(one["running"] for one in serving)
     if serving and all(one["running"] >= one["slots"] for one in serving):
-        sentence = f"{held_by(len(serving), 'worker')} of queue {task['queue']} and all {slots:,} slots are taken."
+        taken = "its only slot is taken" if slots == 1 else f"all {slots:,} slots are taken"
+        sentence = f"{held_by(len(serving), 'worker')} of queue {task['queue']} and {taken}."
         facts = {"workers": len(serving), "slots": slots, "running": used}
         fix = shown("worker", "-A", task["entrypoint"].rpartition(".")[0] or task["entrypoint"], "-Q", task["queue"])
         lines.append(Reason("workers_full", sentence, fix, facts))

@@ -94,7 +94,8 @@ async def _waits_for(db: Database, task: dict[str, Any]) -> Reason:
     facts = {"remaining": left, "total": total, "waits_for": [msgspec.to_builtins(one) for one in others]}
     more = f" and {left - len(others):,} more" if left > len(others) and others else ""
     which = f": {names(others)}{more}" if others else ""
-    sentence = f"It waits for {left:,} of the {total:,} tasks and groups before it{which}."
+    before = "the one" if total == 1 else f"{left:,} of the {total:,} tasks and groups"
+    sentence = f"It waits for {before} before it{which}."
     if not others:
         return Reason("waiting_for_tasks", sentence, await by_background(db, "It goes on when they end."), facts)
     task_ids = [one.id for one in others if one.kind == "task"]

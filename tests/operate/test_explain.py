@@ -383,7 +383,7 @@ async def test_workers_are_full(db: Database) -> None:
     await put(db, count=2)
     await claim(db, worker_id, 1)
     [waiting] = [row["task_id"] for row in await db.fetch("SELECT task_id FROM aaiclick_queue.ready")]
-    assert "all 1 slots" in (await explained(db, waiting, "workers_full")).sentence
+    assert "its only slot is taken" in (await explained(db, waiting, "workers_full")).sentence
     await explained(db, waiting, "in_line", among=True)
 
 

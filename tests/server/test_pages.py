@@ -182,7 +182,7 @@ async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) ->
         assert "Run now" in scheduled
         queues = text_of(await browser.get("/queues"))
         assert "disk is exchanged" in queues
-        job = (await browser.get(f"/jobs/{ids.failed_job}?task={ids.failed_task}")).text
+        job = (await browser.get(f"/jobs/{ids.failed_job}")).text
         assert job.count('class="lane"') >= 6
         assert 'data-status="upstream_failed"' in job
         assert "bad row 9912" in job
