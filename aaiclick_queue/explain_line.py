@@ -90,7 +90,8 @@ async def in_line(db: Database, task: dict[str, Any], serving: Sequence[dict[str
     lines = []
     slots, used = sum(one["slots"] for one in serving), sum(one["running"] for one in serving)
     if serving and all(one["running"] >= one["slots"] for one in serving):
-        sentence = f"{held_by(len(serving), 'worker')} of queue {task['queue']} and all {slots:,} slots are taken."
+        taken = "its only slot is taken" if slots == 1 else f"all {slots:,} slots are taken"
+        sentence = f"{held_by(len(serving), 'worker')} of queue {task['queue']} and {taken}."
         facts = {"workers": len(serving), "slots": slots, "running": used}
         fix = shown("worker", "-A", task["entrypoint"].rpartition(".")[0] or task["entrypoint"], "-Q", task["queue"])
         lines.append(Reason("workers_full", sentence, fix, facts))
@@ -112,7 +113,12 @@ def _position(task: dict[str, Any], line: dict[str, Any]) -> Reason:
     facts: dict[str, Any] = {"ahead": min(ahead, rows.COUNT_LIMIT), "is_more": ahead > rows.COUNT_LIMIT}
     facts |= {"per_second": rate, "seconds": ahead / rate if rate else None, "ready_at": task["ready_at"]}
     sentence = f"It is in line in {task['queue']}, and {many} {'task is' if ahead == 1 else 'tasks are'} before it"
-    if rate:
+    if not ahead:
+        sentence, fix = (
+            f"It is the next in line in {task['queue']}",
+            "It starts by itself as soon as a worker takes it.",
+        )
+    elif rate:
         sentence += f": about {span(ahead / rate)} at the {rate * 60:,.0f} a minute of the last ten"
         fix = f"It starts by itself in about {span(ahead / rate)}."
     else:

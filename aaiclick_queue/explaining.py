@@ -68,12 +68,14 @@ async def _reasons(db: Database, task: dict[str, Any]) -> list[Reason]:
         return lines + await running(db, task)
     if task["at_gate"]:
         lines.append(await _waits_for(db, task))
-    if task["not_before"]:
-        lines.append(await _due(db, task))
+    due = [await _due(db, task)] if task["not_before"] else []
     limits = [dict(row) for row in await db.fetch(rows.LIMITS_OF_TASK, *_limited_by(task))]
-    lines += await _paused(db, task, limits)
+    paused = await _paused(db, task, limits)
     serving = [dict(row) for row in await db.fetch(rows.SERVING, task["queue"], task["entrypoint"])]
-    lines += await unserved(db, task, serving)
+    nobody = await unserved(db, task, serving)
+    # Who is told that it goes on by itself would wait for ever: it only comes back to the workers without its code.
+    is_in_vain = bool(nobody) and due[:1] and due[0].code == "cool_down"
+    lines += [*paused, *nobody, *due] if is_in_vain else [*due, *paused, *nobody]
     if task["held_at"]:
         lines += await held(db, task, limits)
     if task["ready_at"]:
@@ -92,7 +94,8 @@ async def _waits_for(db: Database, task: dict[str, Any]) -> Reason:
     facts = {"remaining": left, "total": total, "waits_for": [msgspec.to_builtins(one) for one in others]}
     more = f" and {left - len(others):,} more" if left > len(others) and others else ""
     which = f": {names(others)}{more}" if others else ""
-    sentence = f"It waits for {left:,} of the {total:,} tasks and groups before it{which}."
+    before = "the one" if total == 1 else f"{left:,} of the {total:,} tasks and groups"
+    sentence = f"It waits for {before} before it{which}."
     if not others:
         return Reason("waiting_for_tasks", sentence, await by_background(db, "It goes on when they end."), facts)
     task_ids = [one.id for one in others if one.kind == "task"]

@@ -63,7 +63,7 @@ def checked_priority(name: str, value: Any) -> int:
 
 def _fingerprint(name: str, value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{16}", value):
-        raise BadTask(f"{name}={value!r}: give the 16 digits that `aaiclick-queue failures` shows")
+        raise BadTask(f"{name}={value!r} is none: give the 16 digits that `aaiclick-queue failures` shows")
     return value
 
 

@@ -9,13 +9,14 @@ import click
 
 from .completing import queue_names
 from .output import Right, changer, reader, show, table, with_database
-from .program import NOTHING_MATCHED, Nouns, echo
+from .program import NOTHING_MATCHED, USAGE, Nouns, echo, fail
 
 if TYPE_CHECKING:
     from ..postgres import Database
     from ..queue_views import QueueView
 
 T = TypeVar("T")
+LONGEST_NAME = 200
 
 
 @click.group(cls=Nouns)
@@ -52,6 +53,8 @@ Examples:
 @changer
 def pause(name: str, reason: str | None, dry_run: bool, yes: bool) -> None:  # noqa: ARG001 - can be undone: nothing to ask
     """Claim no more tasks of a queue; those that run go on."""
+    if not 1 <= len(name) <= LONGEST_NAME:
+        fail(f"{name[:20]!r} is no queue", "give its name, of 1 to 200 characters", code=USAGE)
 
     async def work(db: Database) -> str:
         from ..flow.pause import pause_queue

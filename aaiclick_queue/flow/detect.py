@@ -164,7 +164,8 @@ class Detector:
             text = f"the oldest task of queue {name} has waited for {oldest / 60:,.0f} min"
             found.append(Found("stuck", name, text, waits))
         if not row["workers"] and oldest > self._settings.without_workers_seconds:
-            text = f"no worker serves queue {name}, in which tasks have waited for {oldest:,.0f} s"
+            waited = f"{oldest:,.0f} s" if oldest < 120 else f"{oldest / 60:,.0f} min"
+            text = f"no worker serves queue {name}, in which tasks have waited for {waited}"
             found.append(Found("without_workers", name, text, waits))
         return found
 

@@ -149,7 +149,7 @@ def _told(error: Exception) -> str:
 
 
 def _invalid(error: RequestValidationError) -> Problem:
-    found = [FieldError(_field(one["loc"]), _said(one)) for one in error.errors()[:20]]
+    found = [FieldError(_field(one["loc"], one["type"]), _said(one)) for one in error.errors()[:20]]
     problem = Problem(422, "; ".join(f"{one.field}: {one.problem}" for one in found[:5]), kind="bad-request")
     problem.errors = found
     return problem
@@ -162,9 +162,9 @@ def _said(one: Mapping[str, Any]) -> str:
     return said[:1].lower() + said[1:]
 
 
-def _field(loc: Iterable[Any]) -> str:
+def _field(loc: Iterable[Any], kind: str) -> str:
     where, *path = [str(part) for part in loc]
-    return ".".join(path) or where
+    return where if kind == "json_invalid" else ".".join(path) or where  # of what is no JSON it is the byte
 
 
 def _slug(name: str) -> str:

@@ -77,3 +77,12 @@ def test_pausing_a_queue_that_nobody_knows_is_done_with_a_word_of_doubt(invoke: 
     ran = invoke("queue", "pause", "mial")
     assert ran.exit_code == 0
     assert "no task, worker or pause has named the queue 'mial'" in ran.stderr
+
+
+def test_what_is_no_name_is_not_paused(invoke: Invoke) -> None:
+    for name in ("", "x" * 201):
+        ran = invoke("queue", "pause", name)
+        assert ran.exit_code == 2
+        assert "is no queue" in ran.stderr
+        assert "fix: give its name" in ran.stderr
+    assert "paused" not in invoke("queue", "list").output

@@ -224,6 +224,7 @@ async def held_there(db: Database, task_id: int) -> bool:
 @pytest.mark.parametrize(("kind", "code"), [("RETRYING", "backoff"), ("SNOOZED", "snoozed"), ("UNKNOWN", "cool_down")])
 async def test_due_later_after_a_run(db: Database, kind: Any, code: str) -> None:
     run = await leased(db, max_attempts=3)
+    await serve(db)
     assert await end(db, run, Later(kind, NO_LUCK, 60.0))
     found = await explained(db, run.task_id, code)
     assert "no luck" in found.sentence
@@ -296,7 +297,18 @@ async def test_workers_listen_and_none_has_the_code(db: Database) -> None:
     await serve(db, entrypoints=["shop.report.build"])
     await explained(db, task_id, "no_code")
     await serve(db)  # one that has not said what it knows
-    await explained(db, task_id, "in_line")
+    assert (await explained(db, task_id, "in_line")).sentence == "It is the next in line in default."
+
+
+async def test_a_task_that_comes_back_only_to_workers_without_its_code_says_so_first(db: Database) -> None:
+    run = await leased(db)
+    assert await end(db, run, Later("UNKNOWN", NO_LUCK, 60.0))
+    await serve(db, entrypoints=["shop.report.build"])
+    found = await explained(db, run.task_id, "no_code")
+    assert found.fix.startswith("aaiclick-queue worker -A ")
+    await explained(db, run.task_id, "cool_down", among=True)
+    await serve(db)
+    await explained(db, run.task_id, "cool_down")
 
 
 async def test_a_limit_names_its_holders(db: Database) -> None:
@@ -371,7 +383,7 @@ async def test_workers_are_full(db: Database) -> None:
     await put(db, count=2)
     await claim(db, worker_id, 1)
     [waiting] = [row["task_id"] for row in await db.fetch("SELECT task_id FROM aaiclick_queue.ready")]
-    assert "all 1 slots" in (await explained(db, waiting, "workers_full")).sentence
+    assert "its only slot is taken" in (await explained(db, waiting, "workers_full")).sentence
     await explained(db, waiting, "in_line", among=True)
 
 
@@ -431,7 +443,7 @@ async def test_the_command_tells_the_answer_first(db: Database, invoke: Invoke) 
     ran = await asyncio.to_thread(invoke, "task", "explain", str(task_id))
     assert ran.exit_code == 0, ran.output
     assert ran.output.startswith("No worker serves queue mail")
-    assert "Also: It is in line in mail" in ran.output
+    assert "Also: It is the next in line in mail" in ran.output
     whole = await asyncio.to_thread(invoke, "task", "explain", str(task_id), "--json")
     assert json.loads(whole.stdout)["code"] == "no_worker"
     assert (await asyncio.to_thread(invoke, "task", "explain", "1")).exit_code == 4

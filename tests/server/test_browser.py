@@ -31,6 +31,7 @@ from tests.tools import Proxy, changed
 pytestmark = [pytest.mark.needs_tool("chromium"), pytest.mark.timeout(300)]
 
 WIDTHS = (360, 768, 1440)
+FAILED_OF_JOB = "SELECT id FROM aaiclick_queue.tasks WHERE job_id = %s AND status = 'FAILED'"
 PATIENCE = 20_000
 expect.set_options(timeout=PATIENCE)
 
@@ -165,7 +166,7 @@ def paths(site: Site) -> list[str]:
             "/queues/mail",
             "/tasks",
             "/jobs?like=etl",
-            f"/jobs/{ids.failed_job}?task={ids.failed_task}",
+            f"/jobs/{ids.failed_job}?task={site.one(FAILED_OF_JOB, int(ids.failed_job))}",
             "/failures",
         ),
         *(f"/failures/{fingerprint}", f"/tasks/{ids.failed_task}", f"/tasks/{ids.held_task}", "/workers", "/schedules"),
@@ -194,6 +195,29 @@ def test_no_page_has_a_barrier_for_anybody_or_is_wider_than_its_window(site: Sit
                 page.set_viewport_size({"width": width, "height": 900})
                 if (more := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
                     found[f"{path} at {width}"] = more
+    assert found == {}
+
+
+def test_names_of_any_length_and_queues_that_stand_still_fit_every_window(site: Site, browser: Browser) -> None:
+    served = "UPDATE aaiclick_queue.workers SET queues = queues || %s WHERE status = 'ACTIVE' RETURNING 1"
+    found: dict[str, Any] = {}
+    with _tab(site, browser) as page:
+        for name in ("still", "a-queue-of-a-name-that-nobody-would-like-to-type-twice-a-day"):
+            number = made(page, "tasks", entrypoint=f"shop.{'very_' * 12}long.name", queue=name)
+            assert site.one(served, [name])
+            for path in ("/", "/queues", f"/queues/{name}", f"/tasks?queue={name}", f"/tasks/{number}"):
+                page.goto(path)
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 900})
+                    if (more := page.evaluate("document.documentElement.scrollWidth - innerWidth")) > 0:
+                        found[f"{path} at {width}"] = more
+                    narrow = page.locator("a.main-link:visible").evaluate_all(
+                        "links => links.filter(one => one.offsetWidth < 12).map(one => one.textContent)"
+                    )
+                    if narrow:
+                        found[f"{path} squeezes at {width}"] = narrow
+        expect(page.locator(".why .answer")).to_contain_text("none has shop.very_")
+        assert "nothing has ended lately" in page.request.get("/").text()
     assert found == {}
 
 
@@ -583,6 +607,12 @@ def test_keys_lead_everywhere(site: Site, page: Page) -> None:
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "search"
     page.keyboard.press("Escape")
+    page.set_viewport_size({"width": 360, "height": 800})
+    page.get_by_role("button", name="Menu").click()
+    expect(page.locator("#nav")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#nav")).to_be_hidden()
+    page.set_viewport_size({"width": 1440, "height": 900})
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page.get_by_role("heading", level=1)).to_have_text("Tasks")

@@ -181,3 +181,16 @@ def test_a_mark_is_drawn_where_it_was_and_not_outside() -> None:
     drawn = parsed(columns(minutes, ("completed",), label="done", marks=marks))
     words = {one.text: one.get("class") for one in drawn.iter() if "marked" in one.get("class", "")}
     assert words == {"version 1": "marked", "version 2": "marked end"}
+
+
+def test_no_two_words_of_an_axis_of_time_stand_in_each_other() -> None:
+    for seconds in (0.3, 5, 61, 73, 119, 241, 3_700, 7_000, 90_000):
+        lane = Lane("1", "a", "completed", [Segment("run", START, START + timedelta(seconds=seconds))])
+        drawn = draw_gantt([lane], lambda _: "/", now=START)
+        ends = [0.0]
+        for x, where, words in re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="(axis[ \w]*)">([^<]+)</text>', drawn):
+            wide = 6.0 * len(words)
+            begins = float(x) - (wide if "end" in where else 0)
+            assert begins >= ends[-1], (seconds, words)
+            ends.append(begins + wide)
+        assert len(ends) > 2

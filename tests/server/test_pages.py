@@ -174,7 +174,7 @@ async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) ->
         failed = text_of(await browser.get(f"/tasks/{ids.failed_task}"))
         assert "421 too many connections from shop.invalid" in failed
         assert "attempt 2" in failed
-        assert "Why?" in failed
+        assert "Why did it fail?" in failed
         assert "shop.invalid does not answer" in failed
         held = text_of(await browser.get(f"/tasks/{ids.held_task}"))
         assert "the bed is made" in held
@@ -182,7 +182,7 @@ async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) ->
         assert "Run now" in scheduled
         queues = text_of(await browser.get("/queues"))
         assert "disk is exchanged" in queues
-        job = (await browser.get(f"/jobs/{ids.failed_job}?task={ids.failed_task}")).text
+        job = (await browser.get(f"/jobs/{ids.failed_job}")).text
         assert job.count('class="lane"') >= 6
         assert 'data-status="upstream_failed"' in job
         assert "bad row 9912" in job
@@ -425,3 +425,51 @@ async def test_what_redis_holds_is_on_the_page_of_the_outbox(settings: Settings,
         assert re.search(r"\d entries in the streams of", text_of(await browser.get("/outbox")))
     async with browsing(changed(settings, redis_url="redis://127.0.0.1:1/0")) as browser:
         assert "does not answer: workers poll" in text_of(await browser.get("/outbox"))
+
+
+async def test_the_panel_tells_the_answer_a_command_to_copy_and_the_button_that_mends_it(settings: Settings) -> None:
+    async with browsing(settings) as browser:
+        made = (await browser.post("/api/v1/tasks", json={"entrypoint": "a.b", "queue": "post"})).json()["id"]
+        nobody = (await browser.get(f"/tasks/{made}")).text
+        assert "Why is it not running?" in nobody
+        assert "<code>aaiclick-queue worker -A a -Q post</code>" in nobody
+        assert 'data-copy="aaiclick-queue worker -A a -Q post"' in nobody
+        assert "<code>It " not in nobody  # what goes on by itself is no command
+        await browser.post("/api/v1/queues/post/pause", json={"reason": "<b>strike</b>"})
+        paused = (await browser.get(f"/tasks/{made}")).text
+        assert "&lt;b&gt;strike&lt;/b&gt;" in paused
+        assert re.search(r'data-path="[^"]*queues/post/resume"[^>]*>Resume the queue<', paused)
+        assert "Also true" in paused
+
+
+async def test_the_panel_leads_to_the_task_that_it_names(shop: tuple[Settings, Seeded]) -> None:
+    settings, ids = shop
+    async with browsing(settings) as browser:
+        tasks = (await browser.get(f"/api/v1/jobs/{ids.failed_job}/tasks")).json()["items"]
+        [cause] = [one["id"] for one in tasks if one["status"] == "FAILED"]
+        blocked = next(one["id"] for one in tasks if one["status"] == "UPSTREAM_FAILED")
+        panel = (await browser.get(f"/tasks/{blocked}")).text.partition('class="why')[2].partition("</section>")[0]
+        assert f'join_rows (<a href="/tasks/{cause}">{cause}</a>)' in panel
+
+
+async def test_a_job_selects_none_but_its_own_tasks(shop: tuple[Settings, Seeded]) -> None:
+    settings, ids = shop
+    async with browsing(settings) as browser:
+        assert "Selected task" in (await browser.get(f"/jobs/{ids.failed_job}?task={ids.failed_task}")).text
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/tasks/abc", "No task is called abc: the id of one is a number"),
+        ("/tasks/1", "There is no task 1: it was pruned"),
+        ("/queues/none", "There is no queue none: nothing waits in it"),
+        ("/workers/1", "There is no worker 1: "),
+        ("/jobs/nowhere", "nowhere"),
+    ],
+)
+async def test_what_is_not_found_is_told_in_a_sentence(settings: Settings, path: str, words: str) -> None:
+    async with browsing(settings) as browser:
+        page = await browser.get(path)
+        assert page.status_code == 404
+        assert words in text_of(page)

@@ -118,3 +118,9 @@ def test_a_ready_server_says_so(http: httpx.Client) -> None:
         health = httpx.get(root + path)
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         assert health.json()["degraded"] == ["relay", "scheduler", "reaper", "workers"]
+
+
+def test_what_is_malformed_is_told_of_the_body(http: httpx.Client) -> None:
+    answer = http.post("/tasks", content="{bad", headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].startswith("body: no JSON (")

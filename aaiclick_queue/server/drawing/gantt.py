@@ -64,13 +64,18 @@ def _axis(whole: float, scale: float, height: float) -> str:
         moments = [n * step_seconds for n in range(4)]
     else:
         moments = [float(n) for n in range(0, int(whole) + 1, step)]
-    parts = []
+    parts, free = [], 0.0  # where the words before have ended
     for moment in moments:
         x = NAMES + moment * scale
         parts.append(tag("line", x1=x, x2=x, y1=AXIS - 4, y2=height, class_="grid"))
         words = f"+{brief(moment)}" if moment else "0"
-        is_last = x + 3 + LETTER * len(words) > WIDTH
-        parts.append(text(words, x=x - 3 if is_last else x + 3, y=AXIS - 8, class_="axis end" if is_last else "axis"))
+        wide = 3 + LETTER * len(words)
+        is_last = x + wide > WIDTH
+        if x - (wide if is_last else 0) >= free:
+            parts.append(
+                text(words, x=x - 3 if is_last else x + 3, y=AXIS - 8, class_="axis end" if is_last else "axis")
+            )
+            free = x if is_last else x + wide
     return "".join(parts)
 
 

@@ -41,7 +41,9 @@ async def failure(at: Visiting, fingerprint: str) -> HTMLResponse:
     """One group with a sample of it."""
     found = await get_failure(at.db, fingerprint) if _is_one(fingerprint) else None
     if found is None:
-        return await not_found(at, f"no failure {fingerprint}: it is older than what is kept", section="failures")
+        return await not_found(
+            at, f"there is no failure {fingerprint}: it is older than what is kept", section="failures"
+        )
     sample = await get_task(at.db, int(found.group.sample_task_id))
     return await at.show(
         "failure.html",

@@ -23,9 +23,10 @@ from ..drawing.graphs import draw_graph
 from ..drawing.thinning import thinned
 from .medians import read_medians
 from .rendering import url
-from .task import explained, steps_of
+from .task import steps_of
 from .trouble import not_found
 from .visiting import Visit, Visiting
+from .why import explained
 from .words import kept
 
 router = APIRouter(include_in_schema=False)
@@ -127,18 +128,18 @@ async def job(at: Visiting, job: str) -> HTMLResponse:
         events=await read_last_events(at.db, number, total=found.total, limit=EVENTS),
         is_noted_only=found.total > WHOLE_LIMIT,
         stats=stats,
-        picked=await brief_of(at),
+        picked=await brief_of(at, found.id),
         is_open=found.status in OPEN,
         median=(await read_medians(at.db, {found.name})).get(found.name),
         trigger=TRIGGERS.get(found.run_type, found.run_type.lower()),
     )
 
 
-async def brief_of(at: Visit) -> dict[str, Any] | None:
-    """What the panel beside the graph tells: the task that the address names."""
+async def brief_of(at: Visit, job_id: str) -> dict[str, Any] | None:
+    """What the panel beside the graph tells: the task of this job that the address names."""
     number = at.number("task")
     task = await get_task(at.db, number) if number else None
-    if task is None:
+    if task is None or task.job is None or task.job.job_id != job_id:
         return None
     return {"task": task, "steps": steps_of(task), "why": await explained(at, int(task.id))}
 

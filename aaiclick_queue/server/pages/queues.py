@@ -114,7 +114,11 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
     rows = await queue_rows(at, name)
     newest = await newest_tasks(at.db, TaskFilter(queue=name), limit=15)
     if not rows and not newest and REGION_HEADER not in at.request.headers:
-        return await not_found(at, f"no queue {name} has work, a pause, a limit or a worker now", section="queues")
+        return await not_found(
+            at,
+            f"there is no queue {name}: nothing waits in it, and no worker, pause or limit names it",
+            section="queues",
+        )
     rows = rows or await _rows_of(at, [QueueView.empty(name)])
     workers = [one for one in await list_workers(at.db) if one.status == "ACTIVE" and {name, "*"} & set(one.queues)]
     hours = at.hours()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,7 +12,6 @@ import msgspec
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from ...explaining import explain_task
 from ...log_lines import LogLine
 from ...task_logs import list_log_attempts, read_last_logs
 from ...timelines import Asked, last_line_of_unknown, read_timeline
@@ -20,12 +20,14 @@ from .rendering import api, url
 from .traces import Part, parts_of
 from .trouble import not_found
 from .visiting import Visit, Visiting
+from .why import explained
 from .words import packed
 
 router = APIRouter(include_in_schema=False)
 EVENTS = 200
 LINES = 500
 RETRIED = ("FAILED", "CANCELLED")
+NO_NUMBER = "no task is called {}: the id of one is a number, or the last six digits of it or more"
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -35,14 +37,6 @@ class Step(msgspec.Struct, frozen=True):
     word: str
     at: datetime
     seconds: float | None
-
-
-class Why(msgspec.Struct, frozen=True):
-    """What the panel tells."""
-
-    sentence: str
-    fix: str
-    more: list[str]
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -68,12 +62,11 @@ class Tried(msgspec.Struct, frozen=True):
 @router.get("/tasks/{task_id}")
 async def task(at: Visiting, task_id: str) -> HTMLResponse:
     """One task, by its id or the last digits of it."""
-    ids = await find_task_ids(at.db, task_id) if task_id.isascii() and task_id.isdigit() and len(task_id) < 20 else []
+    is_number = task_id.isascii() and task_id.isdigit() and len(task_id) < 20
+    ids = await find_task_ids(at.db, task_id) if is_number else []
     found = await get_task(at.db, ids[0]) if len(ids) == 1 else None
     if found is None:
-        return await not_found(
-            at, f"no task {task_id}: it was pruned, or its transaction is not committed", section="tasks"
-        )
+        return await not_found(at, _missing(task_id, ids) if is_number else NO_NUMBER.format(task_id), section="tasks")
     timeline = await read_timeline(at.db, "task", int(found.id), Asked(limit=EVENTS, newest=True))
     attempts = [tried(one) for one in reversed(found.attempts)]
     return await at.show(
@@ -90,6 +83,12 @@ async def task(at: Visiting, task_id: str) -> HTMLResponse:
         command=command_of(found),
         can_retry=found.status in RETRIED,
     )
+
+
+def _missing(task_id: str, ids: Sequence[int]) -> str:
+    if ids:
+        return f"more than one task ends with {task_id}: give more digits"
+    return f"there is no task {task_id}: it was pruned, or its transaction is not committed"
 
 
 def tried(one: AttemptView) -> Tried:
@@ -121,14 +120,6 @@ def steps_of(task: TaskView) -> list[Step]:
         for (status, word, moment), after in zip(steps, following, strict=True)
     ]
     return found if len(found) <= 8 else [found[0], *found[-7:]]
-
-
-async def explained(at: Visit, task_id: int) -> Why | None:
-    """Why the task is where it is, the first reason and all others that are true."""
-    found = await explain_task(at.db, task_id)
-    if found is None:
-        return None
-    return Why(found.sentence, found.fix, [one.sentence for one in found.lines if one.sentence != found.sentence])
 
 
 async def log_of(at: Visit, task: TaskView, attempt: int | None) -> Log:

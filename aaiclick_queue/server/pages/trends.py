@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from markupsafe import Markup
@@ -16,7 +17,8 @@ from ..drawing.graphs import brief
 
 ENDS = ("completed", "failed", "retried", "lost", "cancelled")
 RATE_MINUTES = 5
-HALF = 520.0
+HALF, SLIM = 520.0, 300.0
+Draw = Callable[..., Markup]
 COMPONENTS = {"relay": "Relay", "scheduler": "Scheduler", "reaper": "Rescue"}
 STALE_SECONDS = MINUTE = 60.0
 # By key, as the history of a queue is read.
@@ -59,15 +61,15 @@ async def deploys(db: Database, hours: int) -> list[Mark]:
     return [Mark(row["at"], f"version {row['version']}") for row in await db.fetch(DEPLOYS, hours)]
 
 
-async def queue_spreads(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
+async def queue_spreads(db: Database, name: str, hours: int) -> list[tuple[str, Draw]]:
     """How long tasks of a queue waited and ran, as many by how long; none where nothing was counted."""
     [row] = await db.fetch(SPREADS, name, hours)
-    drawn = []
+    drawn: list[tuple[str, Draw]] = []
     for word, letter, bounds in (("Waits", "w", WAIT_BUCKETS), ("Runs", "r", RUN_BUCKETS)):
         counts = [row[f"{letter}{place}"] or 0 for place in range(1, len(bounds) + 2)]
         if any(counts):
             label = f"{word} of {name}: {sum(counts):,} by how long they took"
-            drawn.append((word, histogram(bins_of(bounds, counts), label=label, width=HALF, height=120)))
+            drawn.append((word, partial(histogram, bins_of(bounds, counts), label=label, height=120)))
     return drawn
 
 
@@ -79,12 +81,13 @@ def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, f
     return list(zip(words, map(float, counts), strict=True))[some]
 
 
-async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
-    """All charts of a queue, each with its word."""
-    return await queue_charts(db, name, hours) + await queue_spreads(db, name, hours)
+async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup, Markup]]:
+    """All charts of a queue, each with its word, for a wide screen and for a narrow one."""
+    found = await queue_charts(db, name, hours) + await queue_spreads(db, name, hours)
+    return [(word, draw(width=HALF), draw(width=SLIM)) for word, draw in found]
 
 
-async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, Markup]]:
+async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, Draw]]:
     """A queue over time; none where nothing was sampled."""
     found = await read_queue_history(db, name, hours=hours)
     while found and found[-1].ready is None and not found[-1].done:  # the minute that goes on
@@ -96,13 +99,13 @@ async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, M
     ended = [Column(one.start, {"completed": one.done, "failed": one.failed}) for one in found]
     runs = [(one.start, float(one.running or 0)) for one in found]
     return [
-        ("In line", line_chart(depth, label=f"Tasks in line in {name}", kind="queued", width=HALF)),
+        ("In line", partial(line_chart, depth, label=f"Tasks in line in {name}", kind="queued")),
         (
             "Age of the oldest",
-            line_chart(age, label=f"Age of the oldest task in {name}", kind="failed", unit="s", width=HALF),
+            partial(line_chart, age, label=f"Age of the oldest task in {name}", kind="failed", unit="s"),
         ),
-        ("Ended", columns(ended, ("completed", "failed"), label=f"Tasks of {name} that ended", width=HALF)),
-        ("Running", line_chart(runs, label=f"Tasks of {name} that run", kind="running", width=HALF)),
+        ("Ended", partial(columns, ended, ("completed", "failed"), label=f"Tasks of {name} that ended")),
+        ("Running", partial(line_chart, runs, label=f"Tasks of {name} that run", kind="running")),
     ]
 
 

@@ -71,7 +71,7 @@ async def worker(at: Visiting, worker_id: str) -> HTMLResponse:
     found = [one for one in await list_workers(at.db, limit=1000) if one.id == worker_id]
     if not found:
         return await not_found(
-            at, f"no worker {worker_id}: those that ended are forgotten after a while", section="workers"
+            at, f"there is no worker {worker_id}: those that ended are forgotten after a while", section="workers"
         )
     [row] = await _rows(at, found)
     runs = await at.db.fetch(RUNS, int(worker_id))

@@ -47,6 +47,7 @@ export function start() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape" && event.target.matches("input")) event.target.blur();
+    if (event.key === "Escape" && document.querySelector(".nav.open")) press(".menu-button", document);
     if (event.target.closest("input, textarea, select, dialog[open]")) return;
     if (event.key === "g") {
       went = Date.now();

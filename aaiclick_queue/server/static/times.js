@@ -6,10 +6,13 @@ const STYLES = {
   moment: new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" }),
   clock: new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" }),
 };
-let skew = 0; // the server's clock less ours
+let skew = null; // the server's clock less ours
 
 export function setClock(iso) {
-  if (iso) skew = Date.parse(iso) - Date.now();
+  if (!iso) return;
+  // What was long on its way tells too little, never too much; more than a minute off, one of the clocks was set.
+  const told = Date.parse(iso) - Date.now();
+  skew = skew === null || Math.abs(told - skew) > 60000 ? told : Math.max(skew, told);
 }
 
 export function brief(seconds) {
@@ -22,7 +25,7 @@ export function brief(seconds) {
 }
 
 export function tick(root = document) {
-  const now = Date.now() + skew;
+  const now = Date.now() + (skew ?? 0);
   for (const element of root.querySelectorAll("time[data-as]")) {
     const at = Date.parse(element.dateTime);
     const words = told(element.dataset.as, at, now);
