@@ -136,7 +136,7 @@ RETRY_PAGE = _RETRY_PAGE.replace(
     """SELECT id AS task_id, status FROM aaiclick_queue.tasks
     WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2""",
 ).replace("{likely}", "page.status = coalesce($3::jsonb->>'status', 'FAILED')")
-# What is FAILED, by the rows that say so: among all tasks, 330 a second were found where one in fifty had failed.
+# What is FAILED, by the rows that say so: among all tasks it would be one of fifty that are read.
 RETRY_FAILED_PAGE = _RETRY_PAGE.replace(
     "{page}",
     """SELECT task_id, queue, entrypoint FROM aaiclick_queue.failures
