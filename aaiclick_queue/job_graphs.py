@@ -20,6 +20,7 @@ from .redaction import shown_json
 NODES_LIMIT = 2_000
 NAMES_LIMIT = 500
 LOOK_LIMIT = 200_000  # tasks that a folded graph is made of
+LOOK_ASKED = 20_000  # for somebody who waits for a page: 60 ms
 FAILED_SHOWN = 20
 _COUNTED = ("completed", "failed", "upstream_failed", "cancelled", "skipped", "running", "open")
 
@@ -84,14 +85,19 @@ class JobGraph(msgspec.Struct, frozen=True):
     left_out: int = 0
 
 
-async def read_graph(db: Database, job_id: int, *, total: int, any_failed: bool = True) -> JobGraph:
-    """The graph of a job that has so many tasks; without `any_failed` none is looked for that failed."""
+async def read_graph(
+    db: Database, job_id: int, *, total: int, any_failed: bool = True, looked: int | None = None
+) -> JobGraph:
+    """The graph of a job that has so many tasks; without `any_failed` none is looked for that failed.
+
+    Where tasks that are alike stand as one, it is made of the first `looked`, 200,000 unless told otherwise.
+    """
     groups = list(await db.fetch(GROUPS, job_id, NODES_LIMIT))
     maps, inside = _maps(groups)
     of_maps = {row["id"]: row for row in await db.fetch(MAPS, maps)} if maps else {}
     others = total - sum(row["total"] for row in groups if row["id"] in of_maps)
     folded = others > NODES_LIMIT
-    rows, drawn_from = await _tasks(db, job_id, inside, folded=folded)
+    rows, drawn_from = await _tasks(db, job_id, inside, looked=(looked or LOOK_LIMIT) if folded else None)
     running = {row["group_id"]: row for row in await db.fetch(RUNNING_IN_GROUPS, job_id)}
     shown = [row for row in groups if row["id"] in of_maps or row["id"] not in set(inside)]
     by_name = {_name(row): str(row["id"]) for row in rows} if folded and drawn_from is not rows else {}
@@ -112,16 +118,16 @@ async def _failed(db: Database, job_id: int) -> list[FailedTask]:
 
 
 async def _tasks(
-    db: Database, job_id: int, inside: Sequence[int], *, folded: bool
+    db: Database, job_id: int, inside: Sequence[int], *, looked: int | None
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Rows of tasks that are in no map, each or folded; and those by whose gates the edges are found."""
-    if not folded:
+    """Rows of tasks that are in no map, each, or `looked` folded; and those by whose gates the edges are found."""
+    if looked is None:
         rows = await db.fetch(NODES, job_id, inside, NODES_LIMIT)
         return rows, rows
-    rows = await db.fetch(FOLDED_NODES, job_id, inside, NODES_LIMIT, LOOK_LIMIT)
+    rows = await db.fetch(FOLDED_NODES, job_id, inside, NODES_LIMIT, looked)
     if len(rows) < NODES_LIMIT:
         return rows, rows
-    by_name = await db.fetch(NAMED_NODES, job_id, inside, NAMES_LIMIT, LOOK_LIMIT)
+    by_name = await db.fetch(NAMED_NODES, job_id, inside, NAMES_LIMIT, looked)
     return by_name, [*by_name, *rows]
 
 

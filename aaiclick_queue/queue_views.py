@@ -5,6 +5,7 @@ Rows are frozen structs that encode to JSON as they are; ids are texts, because 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -50,6 +51,11 @@ class QueueView(msgspec.Struct, frozen=True):
     def empty(cls, name: str) -> QueueView:
         """A queue that nothing names any more."""
         return cls(name, 0, None, 0, False, 0, 0, None, 0, None, None, None)
+
+
+def counted_ago(views: Sequence[QueueView]) -> float | None:
+    """How long ago the oldest of these lines was counted that were too long to be counted now; None: all were."""
+    return max((one.ready_at_seconds for one in views if one.ready_at_seconds is not None), default=None)
 
 
 class WorkerView(msgspec.Struct, frozen=True):

@@ -24,12 +24,13 @@ _TASKS_OF = {
     "job": f"SELECT {_COLUMNS} FROM aaiclick_queue.tasks WHERE {of_job('$1')} ORDER BY job_id, id LIMIT $2",
     "task": f"SELECT {_COLUMNS} FROM aaiclick_queue.tasks WHERE id = $1 LIMIT $2",
 }
-# Runs that did not end their task: those of a job are found by the events that they have written, of 5,000 tasks.
+# Runs that did not end their task: those of a job are found by the events that they have written, of a tenth as many
+# tasks as are looked at, and 5,000 at most. Each is looked for in every day that is kept: 3,000 took 0.15 s.
 _ATTEMPTS_OF = {
     "job": """SELECT a.task_id, a.run_epoch, a.outcome, a.ready_at, a.started_at, a.finished_at
     FROM (SELECT DISTINCT task_id FROM noted
           WHERE kind IN ('TASK_RETRYING', 'TASK_LOST', 'TASK_SNOOZED', 'TASK_UNKNOWN', 'TASK_CLEARED', 'TASK_RETRIED')
-             OR (kind = 'TASK_CANCELLED' AND data->>'error' = 'Cleared') LIMIT 5000) AS tried
+             OR (kind = 'TASK_CANCELLED' AND data->>'error' = 'Cleared') LIMIT least(5000, $2::int / 10 + 1)) AS tried
     CROSS JOIN LATERAL (SELECT task_id, run_epoch, outcome, ready_at, started_at, finished_at
                         FROM aaiclick_queue.attempts WHERE task_id = tried.task_id OFFSET 0) AS a LIMIT $3""",
     "task": """SELECT task_id, run_epoch, outcome, ready_at, started_at, finished_at FROM aaiclick_queue.attempts

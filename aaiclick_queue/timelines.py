@@ -34,6 +34,7 @@ from .timeline_rows import (
 TASKS_LIMIT = 100_000  # tasks of a job that one look takes in
 ATTEMPTS_LIMIT = 20_000
 PAGE_LIMIT = 10_000
+TASKS_ASKED = 3_000  # by somebody who waits for a page
 WHOLE_LIMIT = 5_000  # tasks of a job that its last events are found among: 40 ms; of 100,000 it was 0.7 s
 NAMED_LIMIT = 20
 NAMES_SHOWN = 20
@@ -72,7 +73,8 @@ class Summary(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """A page of events, oldest first. `more` is where the next page begins (or, from the end, the one before).
 
-    `summary` is of the whole and comes with the first page. Of a job, tasks beyond the first 100,000 are left out.
+    `summary` is of the whole and comes with the first page. Of a job, tasks beyond the first 100,000, or as many as
+    were asked for, are left out: what has an event of its own, so retries and acts, is told of those too.
     """
 
     events: list[Event]
@@ -89,6 +91,7 @@ class Asked(msgspec.Struct, frozen=True):
     after: str | None = None
     newest: bool = False
     summed: bool = True  # whether the first page brings the summary, which goes through the whole
+    tasks: int | None = None  # of a job that are looked at, the first ones; None: 100,000
 
     def __post_init__(self) -> None:
         if unknown := [kind for kind in self.types if kind not in TYPES]:
@@ -117,7 +120,8 @@ class _Mark(NamedTuple):
 
 async def read_timeline(db: Database, of: Of, number: int, asked: Asked) -> Timeline:
     """A page of the timeline of a job or a task."""
-    given = [number, TASKS_LIMIT, ATTEMPTS_LIMIT, list(asked.types) or None]
+    looked = TASKS_LIMIT if asked.tasks is None else asked.tasks
+    given = [number, looked, ATTEMPTS_LIMIT, list(asked.types) or None]
     mark = _Mark.read(asked.after) if asked.after else None
     statement = (LAST_MOMENTS if asked.newest else FIRST_MOMENTS)[of]
     rows = await db.fetch(statement, *given, *(mark or (None,) * 4), asked.limit)
@@ -127,7 +131,7 @@ async def read_timeline(db: Database, of: Of, number: int, asked: Asked) -> Time
     events = [teller.tell(row) for row in rows]
     summary = await _summary(db, of, number, given) if mark is None and asked.summed else None
     total = await db.fetchval(TASKS_OF_JOB, number) if of == "job" else 0
-    left_out = max(0, (total or 0) - TASKS_LIMIT)
+    left_out = max(0, (total or 0) - looked)
     return Timeline(events[::-1] if asked.newest else events, more, summary, left_out)
 
 

@@ -16,7 +16,7 @@ from .lasting import Lasting
 from .outcome import Error
 from .postgres import Database
 from .redaction import hidden, hidden_in, secrets_in, shown_json
-from .searching import ROUNDS, Search, shown_hits
+from .searching import SEARCH_LIMIT, Search, look_through
 from .status import Status
 from .view_rows import (
     ATTEMPTS,
@@ -37,7 +37,6 @@ from .view_rows import (
 
 SCAN_LIMIT = 50_000  # tasks that one listing looks at, from the newest down: 60 ms where none is found
 JOB_LIMIT = 100_000  # of one job, or ids alone
-SEARCH_LIMIT = 100_000  # tasks whose arguments one search reads: 0.3 s where few are found
 HISTORY_LIMIT = 1_000
 NEWEST = 2**63 - 1
 _APART = (Status.RUNNING, Status.SCHEDULED, Status.PENDING, Status.FAILED)  # they have a table of their own
@@ -184,44 +183,38 @@ class TaskFilter(msgspec.Struct, frozen=True):
 
 
 async def list_tasks(
-    db: Database, wanted: TaskFilter | None = None, *, limit: int = 50, before: int = NEWEST
+    db: Database,
+    wanted: TaskFilter | None = None,
+    *,
+    limit: int = 50,
+    before: int = NEWEST,
+    seconds: float | None = None,
 ) -> TaskPage:
-    """Tasks older than `before`, newest first; looks at 50,000 of them at most, a search at 100,000."""
+    """Tasks older than `before`, newest first; looks at 50,000 of them at most, a search at 100,000.
+
+    A search ends after `seconds` too, wherever it is; the page tells how far it came and where it goes on.
+    """
     wanted = wanted or TaskFilter()
-    looked = SCAN_LIMIT if wanted.search is None else SEARCH_LIMIT
-    asked = [before, looked, wanted.status, wanted.queue, wanted.entrypoint, limit]
-    which = wanted.which
-    searched = None
-    if wanted.search is None:
-        rows = await db.fetch(LISTED[wanted.source, kind_of(wanted.status)], *asked, *which)
-    else:
-        ids, searched = await _search(db, wanted, asked, which)
-        rows = await db.fetch(TASKS_BY_ID, NEWEST, 1, None, None, None, limit, ids)
+    if wanted.search is not None:
+        return await _search(db, wanted, limit=limit, before=before, seconds=seconds)
+    asked = [before, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit]
+    rows = await db.fetch(LISTED[wanted.source, kind_of(wanted.status)], *asked, *wanted.which)
     tasks = [TaskRow(**dict(row)) for row in rows]
     if len(tasks) >= limit:
-        return TaskPage(tasks, tasks[-1].id, searched, searched is not None)
-    beyond = await _beyond(db, wanted, before, looked)
-    return TaskPage(
-        tasks, None if beyond is None else str(beyond + 1), searched, searched is not None and beyond is not None
-    )
+        return TaskPage(tasks, tasks[-1].id)
+    beyond = await _beyond(db, wanted, before, SCAN_LIMIT)
+    return TaskPage(tasks, None if beyond is None else str(beyond + 1))
 
 
-async def _search(
-    db: Database, wanted: TaskFilter, asked: Sequence[Any], which: Sequence[Any]
-) -> tuple[list[int], int]:
-    """Ids of tasks whose arguments match, and how many were looked through."""
-    search, (before, *rest) = Search.of(wanted.search or ""), asked
-    statement = SEARCHED[wanted.source, kind_of(wanted.status)]
-    found: list[int] = []
-    searched = 0
-    for _ in range(ROUNDS):
-        [row] = await db.fetch(statement, before, *rest, *(which or [None]), *search.arguments)
-        searched = max(searched, row["searched"])
-        found += await shown_hits(db, row["ids"], search)
-        if len(row["ids"]) < rest[-1] or len(found) >= rest[-1]:
-            break
-        before = row["ids"][-1]
-    return found[: rest[-1]], searched
+async def _search(db: Database, wanted: TaskFilter, *, limit: int, before: int, seconds: float | None) -> TaskPage:
+    search, statement = Search.of(wanted.search or ""), SEARCHED[wanted.source, kind_of(wanted.status)]
+    which = wanted.which[0] if wanted.which else None
+    asked = [before, SEARCH_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit, which]
+    looked = await look_through(db, statement, search, asked, seconds=seconds)
+    rows = await db.fetch(TASKS_BY_ID, NEWEST, 1, None, None, None, limit, looked.ids) if looked.ids else []
+    tasks = [TaskRow(**dict(row)) for row in rows]
+    goes_on = None if looked.before is None else str(looked.before)
+    return TaskPage(tasks, goes_on, looked.searched, goes_on is not None)
 
 
 async def newest_tasks(db: Database, wanted: TaskFilter, *, limit: int) -> list[TaskRow]:

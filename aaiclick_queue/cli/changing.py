@@ -88,7 +88,8 @@ def _tasks(count: Count) -> str:
 
 
 def _shares(count: Count) -> str:
-    return ", ".join(f"{n:,} {status}" for status, n in count.by_status.items() if n)
+    none = f"none among the {count.looked_at:,} looked at" if count.looked_at else "none"
+    return ", ".join(f"{n:,} {status}" for status, n in count.by_status.items() if n) or none
 
 
 def _meant(change: Change) -> str:

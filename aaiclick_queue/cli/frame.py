@@ -29,7 +29,8 @@ HELP = """
   s             sort queues by the next column
   ?             this page; any key leaves it
 
-  READY and HELD are exact up to 10,000; DELAYED and RUNNING up to 100,000 of
+  READY and HELD are exact up to 10,000, and ~ says how long ago a longer line
+  was counted; DELAYED and RUNNING up to 100,000 of
   all queues together. What waits for other tasks of its job is counted up to
   10,000 and shown where there is such work.
   IN/S and DONE/S are of the last 5 s: what was enqueued, and what left the
@@ -112,6 +113,7 @@ def _totals(glance: Glance, history: History, width: int, interval: float) -> li
     alive = [worker for worker in glance.workers if worker.status in ("ACTIVE", "STOPPING")]
     total, rates = glance.queues, history.total()
     ready = f"{sum(q.ready for q in total):,}{'+' if any(q.ready_is_more for q in total) else ''}"
+    ready = f"~{ready}" if any(q.ready_at_seconds is not None for q in total) else ready
     line = Text.assemble(
         ("ready ", "dim"), (ready, "bold"), ("   held ", "dim"), f"{sum(q.held for q in total):,}",
         *_at_gates(total), ("   delayed ", "dim"), f"{sum(q.delayed for q in total):,}", ("   running ", "dim"),
@@ -158,6 +160,11 @@ def _table(headers: Sequence[str], *, left: Sequence[str]) -> Table:
     return table
 
 
+def _ready(queue: QueueView) -> str:
+    said = _many(queue.ready, more=queue.ready_is_more)
+    return said if queue.ready_at_seconds is None else f"~{said} {span(queue.ready_at_seconds)}"
+
+
 def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int) -> Table:
     names = ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "IN/S", "DONE/S"]
     of_jobs = wide and any(queue.waiting for queue in queues)
@@ -170,7 +177,7 @@ def _queues(queues: Sequence[QueueView], seen: Seen, *, wide: bool, hidden: int)
         rates = seen.history.of_queue(queue.name)
         cells = [
             Text(one_line(queue.name, 24 if not wide else 40)),
-            Text(_many(queue.ready, more=queue.ready_is_more), "bold" if queue.ready else "dim"),
+            Text(_ready(queue), "bold" if queue.ready else "dim"),
             _age(queue.oldest_seconds),
             _count(queue.held, more=queue.held_is_more),
             _count(queue.delayed, more=queue.delayed_is_more),

@@ -35,8 +35,9 @@ Examples:
 def list_command(as_json: bool, watch: float | None, limit: int) -> None:
     """Ready, oldest, held, waiting, delayed, running and workers of every queue.
 
-    READY is exact up to 10,000. OLDEST is the longest wait among the first hundred of each priority. HELD waits for a
-    limit, WAITING for other tasks of its job; together they are PENDING.
+    READY is exact up to 10,000; of a longer line it is what was counted within the last minute, and when. OLDEST is the
+    longest wait among the first hundred of each priority. HELD waits for a limit, WAITING for other tasks of its job;
+    together they are PENDING.
     """
     from ..queue_views import list_queues
 
@@ -110,7 +111,7 @@ async def _this_queue(db: Database, name: str) -> Sequence[QueueView]:
 
 
 def _waiting(views: Sequence[QueueView]) -> str:
-    return f"{_many(views[0].ready, more=views[0].ready_is_more) if views else 0} ready"
+    return f"{_ready(views[0]) if views else 0} ready"
 
 
 def _table(views: Sequence[QueueView]) -> str:
@@ -139,7 +140,7 @@ def _row(view: QueueView) -> list[object]:
         state = "no worker serves it"
     return [
         view.name,
-        Right(_many(view.ready, more=view.ready_is_more)),
+        Right(_ready(view)),
         Right("–" if view.oldest_seconds is None else span(view.oldest_seconds)),
         Right(_many(view.held, more=view.held_is_more)),
         Right(_many(view.waiting, more=view.waiting_is_more)),
@@ -148,6 +149,14 @@ def _row(view: QueueView) -> list[object]:
         view.workers,
         state,
     ]
+
+
+def _ready(view: QueueView) -> str:
+    """What is in line; of a long line what the background counted, and when."""
+    from ..report import span
+
+    said = _many(view.ready, more=view.ready_is_more)
+    return said if view.ready_at_seconds is None else f"~{said}, {span(view.ready_at_seconds)} ago"
 
 
 def _many(number: int, *, more: bool) -> str:

@@ -15,6 +15,7 @@ from .output import changer, json_option, run, sure, table, to_json, with_databa
 from .program import FAILED, NOT_FOUND, Nouns, colour, echo, fail
 
 if TYPE_CHECKING:
+    from ..doctor import Finding
     from ..settings import Settings
 
 
@@ -147,12 +148,13 @@ def doctor(as_json: bool) -> int:
     """
     from ..doctor import check
 
-    findings = with_database(check)
+    def tell(finding: Finding) -> None:  # as they are found: over millions of tasks it takes a while
+        if not as_json:
+            echo(_finding(finding))
+
+    findings = with_database(lambda db: check(db, tell=tell))
     if as_json:
         echo(to_json(findings))
-    else:
-        for finding in findings:
-            echo(_finding(finding))
     return 0 if all(finding.ok for finding in findings) else FAILED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .move import AT_GATE, MOVED, MOVED_LATER, at_gate_again, delayed_again, in_line_again, not_yet
 from .retry import retry_ended
 from .settle import SETTLE
-from .wanted import alike, wanted
+from .wanted import alike, of_names, wanted
 
 # $1 after which key, $2 how many, $3 filter, $4 no newer than.
 _WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
@@ -124,23 +124,31 @@ WITH page AS MATERIALIZED (
         WHERE t.id = page.task_id AND t.status = coalesce($3::jsonb->>'status', 'FAILED')
         AND (t.job_id IS NULL OR t.member_gate IS NOT NULL)
         AND t.finished_at <= $6::timestamptz AND {_WANTED} OFFSET 0) AS found
+    WHERE {{likely}}
 ), {retry_ended("SELECT id FROM wanted WHERE job_id IS NULL", by="$5::text")}
 SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
        (SELECT count(*) FROM open) AS taken, (SELECT jsonb_build_array(max(task_id)) FROM page) AS after,
        (SELECT array_agg(DISTINCT job_id) FROM wanted WHERE job_id IS NOT NULL) AS jobs
 """
+# The status is read with the page, and only what has it is looked up by its filter: of five million tasks that is few.
 RETRY_PAGE = _RETRY_PAGE.replace(
     "{page}",
-    """SELECT id AS task_id FROM aaiclick_queue.tasks
+    """SELECT id AS task_id, status FROM aaiclick_queue.tasks
     WHERE id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY id LIMIT $2""",
-)
+).replace("{likely}", "page.status = coalesce($3::jsonb->>'status', 'FAILED')")
+# What is FAILED, by the rows that say so: among all tasks it would be one of fifty that are read.
+RETRY_FAILED_PAGE = _RETRY_PAGE.replace(
+    "{page}",
+    """SELECT task_id, queue, entrypoint FROM aaiclick_queue.failures
+    WHERE task_id > coalesce(($1::jsonb->>0)::bigint, 0) AND task_id <= $4::bigint ORDER BY task_id LIMIT $2""",
+).replace("{likely}", of_names("page", "$3::jsonb"))
 # Of those that failed alike, by their own index.
 RETRY_ALIKE_PAGE = _RETRY_PAGE.replace(
     "{page}",
     f"""SELECT task_id FROM aaiclick_queue.failures WHERE {alike("($3::jsonb->>'fingerprint')")}
     AND task_id > coalesce(($1::jsonb->>0)::bigint, 0) AND task_id <= $4::bigint
     ORDER BY fingerprint, task_id LIMIT $2""",
-)
+).replace("{likely}", "true")
 # The same for all tasks of one job at once: retried one by one they would be counted as often.
 RETRIED_OF_JOB = f"""
 SELECT t.id FROM aaiclick_queue.tasks t

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,15 @@ from ..outcome import Error
 from ..postgres import DATA_ERRORS, Database
 from ..schema import Transaction
 from .backfill import backfill_page
-from .filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRIED_OF_JOB, RETRY_ALIKE_PAGE, RETRY_PAGE
+from .filter_pages import (
+    CANCEL_PAGE,
+    LIMIT_PAGE,
+    MOVE_PAGE,
+    RETRIED_OF_JOB,
+    RETRY_ALIKE_PAGE,
+    RETRY_FAILED_PAGE,
+    RETRY_PAGE,
+)
 from .job_pages import CANCEL_JOB_PAGE, LIMIT_JOB_PAGE
 from .job_retry import retry_in_job_if_free
 from .kick import tell_ended
@@ -115,8 +124,9 @@ JOB_CANCELLED = {"type": "Cancelled", "message": "its job was cancelled"}
 AT_A_TIME = 1000
 # What the words of an operation come to where a hostile or a newer client wrote them.
 UNREADABLE = (*DATA_ERRORS, LookupError, TypeError, ValueError, AttributeError, BadSchedule)
-JOBS_A_PAGE = 20
-LOOKED_AT = {"retry": 5}  # few of the tasks that are kept have failed
+JOBS_A_PAGE = 20  # at least
+JOBS_SECONDS = 0.5  # or as many as this is enough for: a page is read again for those that are left
+LOOKED_AT = {"retry": 5}  # times as many, for few of those that are looked at may be meant
 AGAIN_SECONDS = 0.5
 BUSY_SECONDS = 0.01  # somebody holds the job
 
@@ -218,13 +228,15 @@ async def _job_is_stopped(tx: Transaction, operation: Any) -> bool:
 
 
 async def _retry_jobs(tx: Transaction, operation: Any, jobs: Sequence[int]) -> tuple[int, bool]:
-    """Retry what is meant in the first of these jobs; how many tasks that was, and whether there are more jobs."""
-    retried = 0
-    for job_id in sorted(jobs)[:JOBS_A_PAGE]:
+    """Retry what is meant in these jobs, as far as time allows; how many tasks that was, and whether jobs are left."""
+    retried, began = 0, time.monotonic()
+    for done, job_id in enumerate(sorted(jobs)):
+        if done >= JOBS_A_PAGE and time.monotonic() - began > JOBS_SECONDS:
+            return retried, True
         rows = await tx.fetch(RETRIED_OF_JOB, job_id, operation["created_at"], operation["filter"], operation["up_to"])
         got = await retry_in_job_if_free(tx, job_id, {row["id"] for row in rows}, by=operation["made_by"])
         retried += len(got or ())
-    return retried, len(jobs) > JOBS_A_PAGE
+    return retried, False
 
 
 async def _begin_pass(tx: Transaction, operation: Any, arguments: dict[str, Any]) -> bool:
@@ -248,9 +260,16 @@ def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[
         case "cancel_job":
             return CANCEL_JOB_PAGE
         case "retry":
-            return {"failures": RETRY_ALIKE_PAGE} if "fingerprint" in where else {"tasks": RETRY_PAGE}
+            return _retry_pages(where)
         case _:
             return None
+
+
+def _retry_pages(where: dict[str, Any]) -> dict[str, str]:
+    """Both ways through what failed go by task and are called `tasks`: another release may go on with one of them."""
+    if "fingerprint" in where:
+        return {"failures": RETRY_ALIKE_PAGE}
+    return {"tasks": RETRY_FAILED_PAGE if where.get("status", "FAILED") == "FAILED" else RETRY_PAGE}
 
 
 async def _work_page(tx: Transaction, operation: Any, sql: str, limit: int) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 from aaiclick_queue import connect
-from aaiclick_queue.flow.lines import COUNT_LIMIT
+from aaiclick_queue.flow.lines import COUNT_LIMIT, count_long_lines
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.queue_views import list_queues
 from aaiclick_queue.settings import Settings
@@ -52,6 +53,14 @@ def test_a_long_line_is_shown_with_a_plus(invoke: Invoke, settings: Settings) ->
     assert header.split() == ["QUEUE", "READY", "OLDEST", "HELD", "DELAYED", "RUNNING", "WORKERS", "STATE"]
     assert row.split()[:2] == ["default", "10,000+"]
     assert row.endswith("no worker serves it")
+
+    async def count() -> None:
+        async with Database(settings, size=1) as db:
+            await count_long_lines(db)
+
+    asyncio.run(count())
+    row = invoke("queue", "list").stdout.splitlines()[1]
+    assert re.match(r"default +~10,005, [\d.]+ m?s ago ", row), row
 
 
 def test_a_pause_names_who_and_why_until_it_is_resumed(invoke: Invoke) -> None:

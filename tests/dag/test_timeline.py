@@ -274,6 +274,8 @@ async def test_tasks_beyond_the_limit_are_left_out_and_counted(
     found = await timeline(job.id, client=client)
     assert types(found).count("TASK_READY") == 3
     assert found.tasks_left_out == 2
+    found = await timelines.read_timeline(db, "job", job.id, timelines.Asked(tasks=1))
+    assert (types(found).count("TASK_READY"), found.tasks_left_out) == (1, 4)
 
 
 @pytest.mark.parametrize(

@@ -398,6 +398,13 @@ async def test_statistics_are_by_name_and_say_what_was_left_out(
     monkeypatch.setattr(job_figures, "STATS_LIMIT", 5)
     stats = await job_stats("etl", client=client)
     assert (stats.looked_at, stats.left_out) == (5, 2)
+    one = await job_figures.read_node_stats(db, job.id, "load")
+    assert one is not None
+    assert (one.name, one.count, one.run, one.is_cut) == ("load", 4, load.run, True)  # of five tasks
+    one = await job_figures.read_node_stats(db, job.id, "load", limit=2)
+    assert one is not None
+    assert (one.count, one.is_cut) == (2, True)
+    assert await job_figures.read_node_stats(db, job.id, "loa") is None
 
 
 # Results.
@@ -539,6 +546,7 @@ async def test_a_large_job_is_folded_by_what_is_alike_and_a_larger_one_by_names(
     assert graph.left_out == 0
     monkeypatch.setattr(job_graphs, "LOOK_LIMIT", 10)
     assert (await read_graph(db, job.id, total=63)).left_out == 53
+    assert (await read_graph(db, job.id, total=63, looked=20)).left_out == 43
 
 
 async def test_a_running_task_shows_how_far_it_is_and_a_held_one_why(db: Database) -> None:

@@ -13,13 +13,14 @@ import pytest
 from aaiclick_queue import Client, Settings, sync
 from aaiclick_queue.callers import caller_transaction
 from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
+from aaiclick_queue.flow import wanted
 from aaiclick_queue.flow.admit import Admission
-from aaiclick_queue.flow.filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_PAGE
+from aaiclick_queue.flow.filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_FAILED_PAGE, RETRY_PAGE
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.move import move_tasks
 from aaiclick_queue.flow.operate import make_operation, work_once
 from aaiclick_queue.flow.pause import pause_queue
-from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_WAITING
+from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_FAILED, COUNT_WAITING
 from aaiclick_queue.operations import (
     Operation,
     cancel_operation,
@@ -33,6 +34,7 @@ from aaiclick_queue.operations import (
     read_operation,
     retry,
     retry_where,
+    retrying,
     set_priority,
     unblock,
     work_to_end,
@@ -325,6 +327,37 @@ async def test_failed_tasks_are_retried_by_filter_and_once_though_they_fail_agai
     assert [(run.task_id, run.attempt) for run in runs] == [(one, 1) for one in ids]
 
 
+async def test_what_failed_is_found_however_many_ended_well_after_it(
+    db: Database, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_id = await register_worker(db)
+    await put(db, count=2, queue="mail", max_attempts=1)
+    await _fail_all(db, worker_id)
+    await put(db, count=5, queue="mail")
+    for run in await claim(db, worker_id, queues=["mail"]):
+        await end(db, run, Succeeded("1"))
+    monkeypatch.setattr(wanted, "LOOK_LIMIT", 3)
+    for where, found in (({"queue": "mail"}, 2), ({"entrypoint": "nothing"}, 0), ({"queue": "other"}, 0)):
+        count = await retrying(where).count(db)
+        assert (count.n, count.more, count.looked_at) == (found, False, None), where
+    assert await retry_where(queue="mail", client=client) == 2
+
+
+async def test_a_count_that_has_not_seen_all_does_not_say_that_there_is_none(
+    db: Database, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(db, count=2, queue="mail")
+    assert await cancel_where(queue="mail", client=client) == 2
+    await put(db, count=5, queue="other")
+    for run in await claim(db, await register_worker(db), queues=["other"]):
+        await end(db, run, Succeeded("1"))
+    monkeypatch.setattr(wanted, "LOOK_LIMIT", 3)
+    count = await retrying({"status": "CANCELLED"}).count(db)
+    assert (count.n, count.more, count.looked_at) == (0, True, 3)
+    assert str(count) == "an unknown number of"
+    assert await retry_where(status="CANCELLED", client=client) == 2
+
+
 async def _fail_all(db: Database, worker_id: int) -> None:
     for run in await claim(db, worker_id, queues=["mail"]):
         await end(db, run, Failed(Error("ValueError", "no luck")))
@@ -532,7 +565,7 @@ async def test_a_move_onto_itself_is_refused(db: Database) -> None:
 
 async def test_a_count_looks_each_task_up_by_its_id_however_new_the_tables_are(db: Database) -> None:
     await put(db, count=2_000, queue="mail")
-    for place, sql in {**COUNT_WAITING, "ended": COUNT_ENDED}.items():
+    for place, sql in {**COUNT_WAITING, "ended": COUNT_ENDED, "failures": COUNT_FAILED}.items():
         plan = "\n".join(row[0] for row in await db.fetch("EXPLAIN " + sql, '{"queue": "mail"}', 100_000, 10_001))
         assert "Index Cond: (id = looked" in plan, (place, plan)
 
@@ -544,6 +577,7 @@ async def test_a_page_looks_each_task_up_by_its_id_however_new_the_tables_are(db
         *((sql, ['{"queue": "slow"}']) for sql in MOVE_PAGE.values()),
         *((sql, ["{}", 1]) for sql in LIMIT_PAGE.values()),
         (RETRY_PAGE, ["me", datetime.now(UTC)]),
+        (RETRY_FAILED_PAGE, ["me", datetime.now(UTC)]),
     ]
     for sql, more in pages:
         plan = "\n".join(line[0] for line in await db.fetch("EXPLAIN " + sql, None, 1000, "{}", 2**62, *more))

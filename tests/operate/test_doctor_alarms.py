@@ -13,6 +13,7 @@ from aaiclick_queue.postgres import Database
 from aaiclick_queue.server.metrics import Collector
 
 STRAY = "INSERT INTO aaiclick_queue.ready (queue, rank, order_key, task_id) VALUES ('mail', 0, 7, 7)"
+QUIET = "SELECT 1 WHERE false"
 BROKEN = "whatever waits or runs is a task"
 
 
@@ -46,5 +47,26 @@ async def test_a_check_that_takes_too_long_is_left_to_who_waits_for_it(
     slow = Check("it is quick", "SELECT pg_sleep(60)", "", "")
     broken = Check("it is one", "SELECT 1", "one", "")
     monkeypatch.setattr(doctor, "CHECKS", (slow, broken))
-    monkeypatch.setattr(doctor, "SOON", "SELECT set_config('statement_timeout', '50ms', true)")
+    monkeypatch.setattr(doctor, "LOOP_SECONDS", 0.05)
     assert [one.what for one in await doctor.examine(db)] == ["it is one"]
+
+
+async def test_who_waits_for_an_answer_is_told_of_which_checks_nothing_is_known(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = {"slow": "SELECT pg_sleep(60)", "one": "SELECT 1", "no": QUIET}
+    monkeypatch.setattr(doctor, "CHECKS", tuple(Check(name, sql, "", "") for name, sql in statements.items()))
+    monkeypatch.setattr(doctor, "NOTICES", ())
+    monkeypatch.setattr(doctor, "EACH_SECONDS", 0.05)
+    found = await doctor.check_soon(db)
+    assert [(one.name, one.ok, one.count) for one in found] == [("slow", None, 0), ("one", False, 1), ("no", True, 0)]
+    assert "aaiclick-queue doctor" in found[0].fix
+    monkeypatch.setattr(doctor, "ALL_SECONDS", 0.0)
+    assert [one.ok for one in await doctor.check_soon(db)] == [None, None, None]
+
+
+async def test_each_check_is_told_of_when_it_was_made(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CHECKS", (Check("one", "SELECT 1", "", ""), Check("no", QUIET, "", "")))
+    told: list[str] = []
+    found = await doctor.check(db, tell=lambda one: told.append(one.name))
+    assert told == [one.name for one in found] == ["one", "no"]

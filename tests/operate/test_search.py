@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from aaiclick_queue import views
+from aaiclick_queue import searching, views
 from aaiclick_queue.errors import BadTask
+from aaiclick_queue.outcome import Error, Failed
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.status import Status
-from aaiclick_queue.views import TaskFilter, list_tasks
+from aaiclick_queue.views import NEWEST, TaskFilter, list_tasks
 from tests.cli.conftest import Invoke
 from tests.planned import Job
-from tests.tools import put_one
+from tests.tools import claim, end, put_one, register_worker
 
 
 async def found(db: Database, search: str, **given: Any) -> list[int]:
@@ -75,6 +76,43 @@ async def test_the_page_says_how_many_were_looked_through_and_whether_there_are_
     assert page.before is not None
     page = await list_tasks(db, TaskFilter(search="ada"), before=int(page.before))
     assert [int(one.id) for one in page.tasks] == [old]
+
+
+async def test_a_search_that_runs_out_of_time_tells_how_far_it_came_and_goes_on_from_there(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await put_one(db, '{"to": "ada"}')
+    for _ in range(4):
+        await put_one(db)
+    monkeypatch.setattr(searching, "FIRST_PART", 2)
+    searched, before, hits = [], NEWEST, []
+    while True:
+        page = await list_tasks(db, TaskFilter(search="ada"), before=before, seconds=0.0)
+        searched.append(page.searched)
+        hits += [int(one.id) for one in page.tasks]
+        assert page.is_cut is (page.before is not None)
+        if page.before is None:
+            break
+        before = int(page.before)
+    assert (searched, hits) == ([2, 2, 1], [old])
+
+
+@pytest.mark.parametrize("wanted", [{}, {"queue": "mail"}, {"status": Status.FAILED, "queue": "mail"}])
+async def test_a_search_goes_through_all_parts_whatever_the_other_filters_leave_of_them(
+    db: Database, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
+) -> None:
+    worker_id = await register_worker(db)
+    for queue in ("mail", "other", "other", "other", "mail", "other"):
+        await put_one(db, '{"to": "Ada"}', queue=queue, max_attempts=1)
+    for run in await claim(db, worker_id, queues=["mail", "other"]):
+        await end(db, run, Failed(Error("ValueError", "no luck")))
+    monkeypatch.setattr(searching, "FIRST_PART", 2)
+    assert len(await found(db, "ADA", **wanted)) == (2 if wanted else 6)
+
+
+async def test_what_is_not_ascii_is_found_whatever_its_case(db: Database) -> None:
+    task_id = await put_one(db, '{"to": "GRÖSSE"}')
+    assert await found(db, "grösse") == [task_id]
 
 
 async def test_a_list_without_a_search_says_nothing_of_one(db: Database) -> None:

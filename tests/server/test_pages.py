@@ -225,7 +225,7 @@ async def test_search_finds_tasks_jobs_and_queues(shop: tuple[Settings, Seeded])
     async with browsing(settings) as browser:
         found = {
             ids.done_task: f"/tasks/{ids.done_task}",
-            ids.done_task[-9:]: f"/tasks/{ids.done_task[-9:]}",
+            ids.done_task[-9:]: f"/tasks/{ids.done_task}",
             "etl_nightly": f"/jobs/{ids.running_job}",
             "reports": "/queues/reports",
             "send_mail": "/tasks?entrypoint=send_mail",

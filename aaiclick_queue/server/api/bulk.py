@@ -49,12 +49,16 @@ class OperationView(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """With `dry_run`: how many tasks are meant, exact to 10,000; else the operation that was begun."""
+    """With `dry_run`: how many tasks are meant, exact to 10,000; else the operation that was begun.
+
+    Where `looked_at` is given, so many rows were looked through and there are others: more may be meant.
+    """
 
     matching: int
     is_more: bool
     by_status: dict[str, int]
     operation_id: str | None = None
+    looked_at: int | None = None
 
 
 class Bulk(Asked):
@@ -142,10 +146,11 @@ async def carry_out(desk: Desk, who: Who, action: str, change: Change, *, dry_ru
     """Count what is meant; begin it unless it was only asked about."""
     count = await change.count(desk.db)
     if dry_run:
-        return Answer(Outlook(count.n, count.more, count.by_status), 200)
+        return Answer(Outlook(count.n, count.more, count.by_status, looked_at=count.looked_at), 200)
     await audit(desk, who, action, filter=change.where, given=change.arguments, count=count.n, is_more=count.more)
     operation = await begin(desk.db, change, count, by=who.name)
-    return Answer(Outlook(count.n, count.more, count.by_status, desk.carry_on(operation)[0]), 202)
+    begun = desk.carry_on(operation)[0]
+    return Answer(Outlook(count.n, count.more, count.by_status, begun, count.looked_at), 202)
 
 
 def viewed(one: Operation) -> OperationView:

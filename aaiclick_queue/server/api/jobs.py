@@ -9,14 +9,23 @@ import msgspec
 from fastapi import Path, Query
 
 from ...errors import BadTask, UnknownTask
-from ...job_figures import JobProgress, JobStats, TaskStats, read_progress, read_stats
-from ...job_graphs import JobGraph, read_graph
+from ...job_figures import (
+    STATS_ASKED,
+    STATS_LIMIT,
+    JobProgress,
+    JobStats,
+    NodeStats,
+    read_node_stats,
+    read_progress,
+    read_stats,
+)
+from ...job_graphs import LOOK_ASKED, JobGraph, read_graph
 from ...job_outputs import Outputs, read_outputs, read_result
 from ...job_views import JobFilter, JobRow, JobView, find_job, read_job, read_jobs
 from ...registered import read_registered_job
 from ...status import JobStatus, Status
+from ...timelines import TASKS_ASKED, TASKS_LIMIT, Event, Timeline, read_events_of_name, read_timeline
 from ...timelines import Asked as Wanted
-from ...timelines import Event, Timeline, read_events_of_name, read_timeline
 from ...views import TaskFilter, TaskRow, list_tasks
 from ..answers import NEWEST, Api, Id, Limit, Name, Page
 from ..desk import AtDesk
@@ -90,24 +99,33 @@ async def job_timeline(
     limit: Limit = 1000,
     after: Annotated[Name | None, Query(description="`more` of the page before.")] = None,
     newest: bool = False,
+    tasks: Annotated[int, Query(ge=1, le=TASKS_LIMIT, description="Of its first so many tasks.")] = TASKS_ASKED,
 ) -> Timeline:
-    """What happened to a job, oldest first, or with `newest` from the end; the first page has a summary."""
+    """What happened to a job, oldest first, or with `newest` from the end; the first page has a summary.
+
+    Of its first 3,000 tasks unless more are asked for; `tasks_left_out` counts the others.
+    """
     number = await find_job(desk.db, job)
-    return await read_timeline(desk.db, "job", number, Wanted(tuple(event_types), limit, after, newest))
+    wanted = Wanted(tuple(event_types), limit, after, newest, tasks=tasks)
+    return await read_timeline(desk.db, "job", number, wanted)
 
 
 @api.get("/jobs/{job}/graph")
 async def job_graph(job: Job, desk: AtDesk) -> JobGraph:
-    """Its nodes and edges; tasks that are alike stand as one where they are many."""
+    """Its nodes and edges; tasks that are alike stand as one where they are many, made of the first 20,000."""
     found = await read_progress(desk.db, await find_job(desk.db, job))
     any_failed = bool(found.failed or found.skipped)
-    return await read_graph(desk.db, int(found.job_id), total=found.total, any_failed=any_failed)
+    return await read_graph(desk.db, int(found.job_id), total=found.total, any_failed=any_failed, looked=LOOK_ASKED)
 
 
 @api.get("/jobs/{job}/stats")
-async def job_stats(job: Job, desk: AtDesk) -> JobStats:
-    """What its tasks took, by name: waits, runs, attempts; of the first 100,000 tasks."""
-    return await read_stats(desk.db, await find_job(desk.db, job))
+async def job_stats(
+    job: Job,
+    desk: AtDesk,
+    tasks: Annotated[int, Query(ge=1, le=STATS_LIMIT, description="Of its first so many tasks.")] = STATS_ASKED,
+) -> JobStats:
+    """What its tasks took, by name: waits, runs, attempts; of the first 20,000 tasks unless more are asked for."""
+    return await read_stats(desk.db, await find_job(desk.db, job), limit=tasks)
 
 
 @api.get("/jobs/{job}/outputs")
@@ -134,13 +152,13 @@ async def job_tasks(
 
 
 @api.get("/jobs/{job}/nodes/{name}/progress")
-async def node_progress(job: Job, name: Node, desk: AtDesk) -> TaskStats:
-    """The tasks of one name in a job: how many, how they ended, how long they waited and ran."""
+async def node_progress(job: Job, name: Node, desk: AtDesk) -> NodeStats:
+    """The first 20,000 tasks of one name in a job: how many, how they ended, how long they waited and ran."""
     number = await find_job(desk.db, job)
-    for one in (await read_stats(desk.db, number)).tasks:
-        if one.name == name:
-            return one
-    raise UnknownTask(f"no task of job {number} is called {name!r}: /jobs/{number}/stats names them")
+    found = await read_node_stats(desk.db, number, name)
+    if found is None:
+        raise UnknownTask(f"no task of job {number} is called {name!r}: /jobs/{number}/stats names them")
+    return found
 
 
 @api.get("/jobs/{job}/nodes/{name}/timeline")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from fastapi import Path, Query
 from pydantic import Field
 
 from ...errors import UnknownTask
 from ...job_views import find_job
+from ...searching import SEARCH_SECONDS
 from ...status import Status
 from ...timelines import Asked as Wanted
 from ...timelines import Timeline, read_timeline
 from ...views import TaskFilter, TaskRow, TaskView, list_tasks
 from ...views import get_task as read_task
-from ..answers import NEWEST, Api, Id, Limit, Name, Page, Text
+from ..answers import NEWEST, Api, Id, Limit, Name, Text
 from ..desk import AtDesk, Desk
 from .jobs import Types
 
@@ -22,6 +24,14 @@ api = Api("tasks")
 Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{16}$")]
 Search = Annotated[Text, Field(min_length=1, max_length=500)]
 Task = Annotated[Id, Path(description="Its id.")]
+
+
+class TasksFound(msgspec.Struct, frozen=True):
+    """A page of tasks, newest first; the next one is asked for with `before`, null when there is none."""
+
+    items: list[TaskRow]
+    before: str | None
+    searched: int | None = None  # tasks whose arguments were looked through; null where none were asked for
 
 
 @api.get("/tasks", operation_id="list_tasks")
@@ -35,16 +45,20 @@ async def list_all_tasks(
     search: Annotated[Search | None, Query(description="In arguments: text, key=value, or JSON.")] = None,
     limit: Limit = 50,
     before: Id | None = None,
-) -> Page[TaskRow]:
-    """Tasks, newest first; filters look at the newest 50,000, a search at the newest 100,000."""
+) -> TasksFound:
+    """Tasks, newest first; filters look at the newest 50,000, a search at up to 100,000, for a second at most.
+
+    A search tells with `searched` how many it came through; `before` leads on, also where nothing was found so far.
+    """
     number = None if job_id is None else await find_job(desk.db, job_id)
     page = await list_tasks(
         desk.db,
         TaskFilter(status, queue, entrypoint, number, fingerprint, search),
         limit=limit,
         before=before or NEWEST,
+        seconds=SEARCH_SECONDS,
     )
-    return Page(page.tasks, page.before)
+    return TasksFound(page.tasks, page.before, page.searched)
 
 
 @api.get("/tasks/{task_id}")

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ...errors import QueueError
 from ...job_figures import JobProgress, read_progress, read_stats
-from ...job_graphs import GraphNode, JobGraph, read_graph
+from ...job_graphs import LOOK_ASKED, GraphNode, JobGraph, read_graph
 from ...job_views import NEWEST, JobFilter, JobRow, JobView, read_job, read_jobs
 from ...status import JobStatus
 from ...timelines import WHOLE_LIMIT, read_last_events
@@ -110,7 +110,7 @@ async def job(at: Visiting, job: str) -> HTMLResponse:
     number = int(found.id)
     after = at.number("after") or 0
     rows = await tasks_of_job(at.db, number, limit=TASKS_SHOWN + 1, after=after)
-    graph = await read_graph(at.db, number, total=found.total, any_failed=found.failed > 0)
+    graph = await read_graph(at.db, number, total=found.total, any_failed=found.failed > 0, looked=LOOK_ASKED)
     stats = await read_stats(at.db, number, limit=STATS_LOOKED)
     drawn = await draw(at, found, graph, rows[:LANES])
     return await at.show(
@@ -164,10 +164,15 @@ async def draw(at: Visit, job: JobView, graph: JobGraph, rows: Sequence[TaskRow]
     return Drawn(
         draw_graph(thin, leads_to, label=f"Graph of {job.name}", critical=path) if thin.nodes else None,
         draw_gantt(lanes, lambda lane: url("task", lane.id), now=now, critical=path) if lanes else None,
-        thin.note,
+        left_out(thin.note, graph.left_out),
         [names[node] for node in path],
         busy_share(path, starts, ends),
     )
+
+
+def left_out(note: str, count: int) -> str:
+    """The note of a drawing, with how many tasks it was not made of."""
+    return "; ".join(part for part in (note, f"{count:,} more tasks were not looked at" if count else "") if part)
 
 
 def lane_of(row: TaskRow, tried: Sequence[Mapping[str, Any]]) -> Lane:

@@ -77,7 +77,7 @@ async def checked(at: Visit) -> dict[str, Any]:
     if not at.asked("checks") or "x-region" in at.request.headers:
         return {"checks": None, "findings": [], "no_checks": None}
     try:
-        found = await doctor.check(at.db)
+        found = await doctor.check_soon(at.db)
     except PostgresUnavailable as error:
         return {"checks": 0, "findings": [], "no_checks": str(error)}
     return {"checks": len(found), "findings": [one for one in found if not one.ok or one.notice], "no_checks": None}

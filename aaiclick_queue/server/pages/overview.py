@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from ...failing import list_failures
 from ...job_views import JobFilter, read_jobs
-from ...queue_views import list_workers
+from ...queue_views import counted_ago, list_workers
 from ...registered import read_next_due
 from ...status import JobStatus
 from .jobs import progress_bar
@@ -46,6 +46,7 @@ async def overview(at: Visiting) -> HTMLResponse:
         hours=hours,
         waiting=sum(one.view.ready for one in rows),
         waiting_is_more=any(one.view.ready_is_more for one in rows),
+        counted_ago=counted_ago([one.view for one in rows]),
         running=sum(one.view.running for one in rows),
         slots=sum(one.slots for one in workers),
         oldest=max((one.view.oldest_seconds or 0 for one in rows), default=0),

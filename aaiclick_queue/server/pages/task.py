@@ -157,8 +157,8 @@ async def _target(at: Visiting) -> str:
     from ...queue_views import list_queues
 
     text = at.asked("q").removeprefix("…")
-    if text.isascii() and text.isdigit() and len(text) < 20 and len(await find_task_ids(at.db, text)) == 1:
-        return url("task", text)
+    if text.isascii() and text.isdigit() and len(text) < 20 and len(ids := await find_task_ids(at.db, text)) == 1:
+        return url("task", str(ids[0]))  # by its digits it would be looked for again
     try:
         if text:
             return url("job", await find_job(at.db, text))

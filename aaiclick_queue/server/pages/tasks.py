@@ -9,7 +9,8 @@ from fastapi.responses import HTMLResponse
 
 from ...errors import BadTask
 from ...flow.lines import COUNTED
-from ...queue_views import QueueView, list_queues
+from ...queue_views import QueueView, counted_ago, list_queues
+from ...searching import SEARCH_SECONDS
 from ...status import Status
 from ...views import NEWEST, SCAN_LIMIT, TaskFilter, TaskPage, list_tasks
 from .visiting import Visit, Visiting
@@ -33,7 +34,7 @@ async def tasks(at: Visiting) -> HTMLResponse:
     before = at.number("before") or NEWEST
     wrong = ""
     try:
-        page = await list_tasks(at.db, wanted, limit=ROWS, before=before)
+        page = await list_tasks(at.db, wanted, limit=ROWS, before=before, seconds=SEARCH_SECONDS)
     except BadTask as error:
         page, wrong = TaskPage([], None), str(error)
     return await at.show(
@@ -79,20 +80,23 @@ def where_of(asked: dict[str, str]) -> dict[str, Any]:
     }
 
 
-async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool]]:
-    """How many stand where, counted to 10,000 a queue, 60,000 in all; of those that ended, only failures are."""
+async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool, float | None]]:
+    """How many stand where, whether there are more, and how long ago that was counted if it was not now.
+
+    Counted to 10,000 a queue, 60,000 in all; of those that ended, only failures are.
+    """
     if asked["entrypoint"] or asked["job_id"] or asked["search"] or asked["fingerprint"]:
         return {}
     views = await list_queues(at.db, limit=1000, name=asked["queue"] or None, counted=COUNTED)
     counts = {
-        "QUEUED": (sum(one.ready for one in views), any(one.ready_is_more for one in views)),
-        "RUNNING": (sum(one.running for one in views), False),
-        "SCHEDULED": (sum(one.delayed for one in views), any(one.delayed_is_more for one in views)),
-        "PENDING": (sum(one.held + one.waiting for one in views), any(map(_is_more_held, views))),
+        "QUEUED": (sum(one.ready for one in views), any(one.ready_is_more for one in views), counted_ago(views)),
+        "RUNNING": (sum(one.running for one in views), False, None),
+        "SCHEDULED": (sum(one.delayed for one in views), any(one.delayed_is_more for one in views), None),
+        "PENDING": (sum(one.held + one.waiting for one in views), any(map(_is_more_held, views)), None),
     }  # fmt: skip
     if not asked["queue"]:
         failed = int(await at.db.fetchval(COUNT_FAILURES, COUNT_LIMIT + 1))
-        counts["FAILED"] = (min(failed, COUNT_LIMIT), failed > COUNT_LIMIT)
+        counts["FAILED"] = (min(failed, COUNT_LIMIT), failed > COUNT_LIMIT, None)
     return counts
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from ...buckets import RUN_BUCKETS, WAIT_BUCKETS
-from ...figures import read_queue_history, read_throughput
+from ...figures import QueueSample, QueueTrend, read_queue_trend, read_throughput
 from ...orchestrator import LoopView, Orchestrator, read_orchestrator
 from ...postgres import Database
 from ..drawing.charts import NARROW, Column, Mark, columns, histogram, line_chart
@@ -21,13 +21,6 @@ HALF, SLIM = 520.0, 300.0
 Draw = Callable[..., Markup]
 COMPONENTS = {"relay": "Relay", "scheduler": "Scheduler", "reaper": "Rescue"}
 STALE_SECONDS = MINUTE = 60.0
-# By key, as the history of a queue is read.
-SPREADS = f"""
-SELECT {", ".join(f"sum(f.waits[{place}])::bigint AS w{place}" for place in range(1, len(WAIT_BUCKETS) + 2))},
-       {", ".join(f"sum(f.runs[{place}])::bigint AS r{place}" for place in range(1, len(RUN_BUCKETS) + 2))}
-FROM aaiclick_queue.figures f WHERE f.queue = $1::text AND f.minute = ANY(ARRAY(
-    SELECT generate_series(date_trunc('minute', now()) - make_interval(hours => $2::int), now(), '1 min')))
-"""
 # When each version was first seen, of the workers that are still known.
 DEPLOYS = """
 SELECT version, min(started_at) AS at FROM (SELECT version, started_at FROM aaiclick_queue.workers LIMIT 10000) AS w
@@ -61,18 +54,6 @@ async def deploys(db: Database, hours: int) -> list[Mark]:
     return [Mark(row["at"], f"version {row['version']}") for row in await db.fetch(DEPLOYS, hours)]
 
 
-async def queue_spreads(db: Database, name: str, hours: int) -> list[tuple[str, Draw]]:
-    """How long tasks of a queue waited and ran, as many by how long; none where nothing was counted."""
-    [row] = await db.fetch(SPREADS, name, hours)
-    drawn: list[tuple[str, Draw]] = []
-    for word, letter, bounds in (("Waits", "w", WAIT_BUCKETS), ("Runs", "r", RUN_BUCKETS)):
-        counts = [row[f"{letter}{place}"] or 0 for place in range(1, len(bounds) + 2)]
-        if any(counts):
-            label = f"{word} of {name}: {sum(counts):,} by how long they took"
-            drawn.append((word, partial(histogram, bins_of(bounds, counts), label=label, height=120)))
-    return drawn
-
-
 def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     """Counts with the words of their bounds, without the empty ones at either end."""
     words = [f"≤{_bound(bound)}" for bound in bounds] + [f">{_bound(bounds[-1])}"]
@@ -82,14 +63,21 @@ def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, f
 
 
 async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup, Markup]]:
-    """All charts of a queue, each with its word, for a wide screen and for a narrow one."""
-    found = await queue_charts(db, name, hours) + await queue_spreads(db, name, hours)
+    """All charts of a queue, each with its word, for a wide screen and for a narrow one; none without figures."""
+    trend = await read_queue_trend(db, name, hours=hours)
+    found = [*_over_time(name, list(trend.samples)), *_spreads(name, trend)]
     return [(word, draw(width=HALF), draw(width=SLIM)) for word, draw in found]
 
 
-async def queue_charts(db: Database, name: str, hours: int) -> list[tuple[str, Draw]]:
-    """A queue over time; none where nothing was sampled."""
-    found = await read_queue_history(db, name, hours=hours)
+def _spreads(name: str, trend: QueueTrend) -> Iterator[tuple[str, Draw]]:
+    """How long tasks of a queue waited and ran, as many by how long."""
+    for word, counts, bounds in (("Waits", trend.waits, WAIT_BUCKETS), ("Runs", trend.runs, RUN_BUCKETS)):
+        if any(counts):
+            label = f"{word} of {name}: {sum(counts):,} by how long they took"
+            yield word, partial(histogram, bins_of(bounds, counts), label=label, height=120)
+
+
+def _over_time(name: str, found: list[QueueSample]) -> list[tuple[str, Draw]]:
     while found and found[-1].ready is None and not found[-1].done:  # the minute that goes on
         found.pop()
     if not found:

@@ -38,6 +38,11 @@ def many(value: int, more: bool = False) -> str:
     return f"{value:,}{'+' if more else ''}"
 
 
+def counted_ago(seconds: float | None) -> str:
+    """Behind a count that was not made now, how old it is."""
+    return "" if seconds is None else f", counted {lasting(max(1.0, round(seconds)))} ago"
+
+
 def lasting(value: float | timedelta | None) -> str:
     """A duration."""
     if value is None:
@@ -137,6 +142,7 @@ def kept(values: Mapping[str, Any], **changes: Any) -> dict[str, str]:
 
 FILTERS = {
     "number": number, "many": many, "lasting": lasting, "rate": rate, "size": size, "percent": percent,
-    "moment": moment, "tail": tail, "as_json": as_json, "packed": packed, "plain_name": plain_name,
+    "counted_ago": counted_ago, "moment": moment, "tail": tail, "as_json": as_json, "packed": packed,
+    "plain_name": plain_name,
 }  # fmt: skip
 GLOBALS = {"icon": icon, "state": state, "escape": escape, "kept": kept}

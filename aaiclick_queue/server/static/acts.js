@@ -56,6 +56,7 @@ async function counted(method, path, body) {
   try {
     const told = await call(method, path, { ...body, dry_run: true });
     if (told.matching) return `${told.matching.toLocaleString("en")}${told.is_more ? "+" : ""}`;
+    if (told.is_more) return `an unknown number of (none among the first ${(told.looked_at ?? 0).toLocaleString("en")})`;
     toast("Nothing that matches can take this now");
   } catch (failed) {
     toast(failed.message, { bad: true });
