@@ -121,6 +121,15 @@ async def test_a_task_that_is_lost_too_often_fails_with_the_cause(db: Database) 
     assert "lost run 10" in error.message
 
 
+@pytest.mark.parametrize(("losses", "place"), [(0, "delayed"), (4, "delayed"), (9, "FAILED")])
+async def test_a_run_that_was_alone_may_be_lost_twice_as_often(db: Database, losses: int, place: str) -> None:
+    run = await leased(db)
+    await db.fetch("UPDATE aaiclick_queue.leases SET lost_count = $1", losses)
+    await silence(db)
+    await reap_until(db, lost=1)
+    assert await place_of(db, run.task_id) == [place]
+
+
 async def test_lost_runs_come_back_ever_later_and_apart_from_each_other(db: Database) -> None:
     worker_id = await register_worker(db)
     ids = await put(db, count=20)
