@@ -192,6 +192,19 @@ async def test_a_timed_out_thread_holds_its_slot_while_its_retry_waits_for_anoth
     assert await count(db, "slots") == 0
 
 
+async def test_a_run_that_is_handed_back_while_its_thread_goes_on_waits_for_another_slot(db: Database) -> None:
+    await make(db)
+    task_id = await put_one(db)
+    await admit(db)
+    worker_id = await register_worker(db)
+    [run] = await claim(db, worker_id)
+    assert await ended(db, run, Released(), worker_id, still_running=True)
+    assert await place_of(db, task_id) == ["held"]
+    assert await admit(db) == 0, "two would run at once"
+    await give_back_stopped(db, [(task_id, run.run_epoch)], worker_id=worker_id)
+    assert await admit(db) == 1
+
+
 async def _two_runs(db: Database, worker_id: int) -> tuple[Claimed, Claimed]:
     """One of a task whose thread goes on, and the next one."""
     await make(db, n=2)

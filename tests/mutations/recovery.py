@@ -253,6 +253,11 @@ def _slots() -> list[Mutation]:
             only="'RELEASED'",
         ),
         Mutation(
+            "a run that goes on keeps its slot for the next",
+            ((ADMIT + "a_run_that_is_handed_back_while_its_thread_goes_on_waits_for_another_slot", {}),),
+            (("AND NOT taken.stops\n", "\n"),),
+        ),
+        Mutation(
             "a retry keeps its turn",
             ((ADMIT + "a_retry_that_is_due_waits_for_its_turn_like_everybody", {"scope": "queue", "name": "default"}),),
             (("taken.flags & ~2, t.queue,", "taken.flags, t.queue,"),),
