@@ -96,7 +96,7 @@ WORKER_OF_RUN = """
 SELECT status, hostname, pid, last_heartbeat, lease_expires_at, now() AS read_at
 FROM aaiclick_queue.workers WHERE id = $1
 """
-BACKGROUND_LIVES = "SELECT EXISTS (SELECT FROM aaiclick_queue.loops WHERE expires_at > now())"
+BACKGROUND_LIVES = "SELECT EXISTS (SELECT FROM aaiclick_queue.loops WHERE name = 'background' AND expires_at > now())"
 FAILED_MEMBER = """
 SELECT m.id, m.name, m.status FROM (
     SELECT id, name, status FROM aaiclick_queue.tasks WHERE group_id = $1 ORDER BY group_id, map_index, id LIMIT 10000

@@ -57,6 +57,8 @@ SCHEMA_ERRORS = (
     asyncpg.UndefinedObjectError,
     asyncpg.InvalidSchemaNameError,
 )
+# A function that a Postgres of somebody else's making knows by name alone.
+NOT_OFFERED = (asyncpg.FeatureNotSupportedError, asyncpg.UndefinedFunctionError)
 UNAVAILABLE = (
     OSError,
     TimeoutError,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +13,7 @@ from aaiclick_queue.postgres_install import START_SECONDS, Install
 from aaiclick_queue.testing.redis_server import free_port
 from aaiclick_queue.testing.servers import Databases, new_folder
 
-__all__ = ["Databases", "OwnPostgres", "OwnStandby", "find_tool", "new_folder"]
+__all__ = ["Databases", "OwnCopy", "OwnPostgres", "OwnStandby", "find_tool", "new_folder"]
 
 
 def find_tool(name: str) -> str | None:
@@ -71,6 +72,17 @@ class OwnPostgres:
         if self.pid is not None:
             self.stop("immediate")
         shutil.rmtree(self._folder)
+
+
+class OwnCopy(OwnPostgres):
+    """A server with the data of another, which is stopped: a tenth of what making them takes."""
+
+    def __init__(self, other: OwnPostgres) -> None:
+        self._other = other
+        super().__init__()
+
+    def _fill(self) -> None:
+        subprocess.run(["cp", "-a", self._other._data, self._data], check=True)
 
 
 class OwnStandby(OwnPostgres):

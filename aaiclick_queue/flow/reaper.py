@@ -25,6 +25,7 @@ from .mark import Mark
 from .noting import note
 from .outbox import append_from
 from .place import enter_line, in_line
+from .promotion import IS_SETTLED, meet_timeline
 from .quarantine import SET_ASIDE_DELAYED, SET_ASIDE_LEASED, singly
 from .settle import SETTLE
 from .sweep_gates import GateSweep
@@ -34,13 +35,14 @@ log = logging.getLogger(__name__)
 
 # Only on the server that was looked at before: a standby that was promoted has been up for long, and it may lack the
 # last beats of before.
-MARK_LOST_WORKERS = """
+MARK_LOST_WORKERS = f"""
 WITH marked AS (
     UPDATE aaiclick_queue.workers SET status = 'LOST', stopped_at = now() WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM aaiclick_queue.workers
         WHERE lease_expires_at < now() AND status IN ('ACTIVE', 'STOPPING')
           AND pg_postmaster_start_time() < now() - make_interval(secs => $2::float8)
           AND extract(epoch FROM pg_postmaster_start_time())::text = $3
+          AND {IS_SETTLED}
         ORDER BY id LIMIT $1
         FOR UPDATE SKIP LOCKED))
     RETURNING id, hostname, pid
@@ -281,7 +283,7 @@ class Reaper:
     async def reap_once(self, limit: int = BATCH) -> Reaped:
         """Mark workers that are silent, take their runs, overdue runs and expired tasks: one bounded pass."""
         [look] = await self._db.fetch(LOOK_AROUND)
-        self._meet(look["server"])
+        await self._meet(look["server"])
         marked = await self._mark_lost(limit) if look["silent"] else 0
         lost = await self._take_lost(limit) if look["lost"] or marked else 0
         overdue = await self._take_overdue(limit)
@@ -406,10 +408,13 @@ class Reaper:
     async def _forget_workers(self, limit: int) -> None:
         await self._db.fetch(FORGET_WORKERS, limit)
 
-    def _meet(self, server: str) -> None:
+    async def _meet(self, server: str) -> None:
         """Another server than before, or the same one started anew: each worker has a lease period to find it."""
-        if self._server not in (None, server):
+        if server == self._server:
+            return
+        if self._server is not None:
             self._blind_until = time.monotonic() + self._settings.lease_seconds
+        await meet_timeline(self._db, self._settings.lease_seconds)  # before the server is known: this may fail
         self._server = server
 
     async def _mark_lost(self, limit: int) -> int:

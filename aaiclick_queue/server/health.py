@@ -17,7 +17,7 @@ from ..streams import Streams
 from .answers import encoded
 
 COMPONENTS = """
-SELECT EXISTS (SELECT FROM aaiclick_queue.loops WHERE expires_at > now()) AS led,
+SELECT EXISTS (SELECT FROM aaiclick_queue.loops WHERE name = 'background' AND expires_at > now()) AS led,
        (SELECT extract(epoch FROM now() - min(created_at))::float8
         FROM (SELECT created_at FROM aaiclick_queue.outbox ORDER BY id LIMIT 1) AS o) AS outbox_age,
        (SELECT count(*) FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()) AS workers,

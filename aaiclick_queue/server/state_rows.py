@@ -73,7 +73,7 @@ SELECT (SELECT count(*) FROM (SELECT FROM aaiclick_queue.outbox LIMIT $1) AS o) 
        (SELECT count(*) FROM aaiclick_queue.workers WHERE status = 'ACTIVE' AND lease_expires_at > now()) AS active,
        coalesce(extract(epoch FROM now() - (SELECT min(last_heartbeat) FROM aaiclick_queue.workers
                                             WHERE status = 'ACTIVE'))::float8, 0) AS heartbeat_age,
-       EXISTS (SELECT FROM aaiclick_queue.loops WHERE expires_at > now()) AS is_led,
+       EXISTS (SELECT FROM aaiclick_queue.loops WHERE name = 'background' AND expires_at > now()) AS is_led,
        EXISTS (SELECT FROM aaiclick_queue.workers WHERE status IN ('ACTIVE', 'STOPPING')
                AND lease_expires_at < now() - interval '60 s') AS is_unreaped,
        coalesce(extract(epoch FROM now() - (SELECT next_run_at FROM aaiclick_queue.registered_jobs

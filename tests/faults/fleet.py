@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,13 +63,22 @@ class Fleet:
 
     def start(self, *arguments: str) -> WorkerProcess:
         """A worker process that takes tasks."""
+        return self.start_all(1, *arguments)[0]
+
+    def start_all(self, count: int, *arguments: str) -> list[WorkerProcess]:
+        """So many, that start side by side."""
+        started = [self._spawn(*arguments) for _ in range(count)]
+        for worker in started:
+            wait_for(partial(worker.said, "worker started"), worker.output)
+        return started
+
+    def _spawn(self, *arguments: str) -> WorkerProcess:
         output = Path(self._folder.name) / f"worker-{len(self.workers)}"
         command = [sys.executable, "-m", "aaiclick_queue", "worker", "-A", MODULE, "--log-format", "json", *arguments]
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=self._environment, cwd=PROJECT, stdout=file, stderr=file)
         worker = WorkerProcess(process, output)
         self.workers.append(worker)
-        wait_for(lambda: worker.said("worker started"), worker.output)
         return worker
 
     def enough(self) -> None:

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from aaiclick_queue import Client, connect, migrate
+from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
 from tests.chaos.checks import WRONG_ROWS
@@ -19,7 +21,7 @@ from tests.faults import tasks
 from tests.faults.conftest import invariants_hold
 from tests.faults.fleet import Console, Fleet, WorkerProcess, check_fence, console, wait_for
 from tests.faults.pipeline import chain
-from tests.servers import OwnPostgres, OwnStandby
+from tests.servers import OwnCopy, OwnPostgres, OwnStandby
 
 APP = ("-A", "tests.faults.pipeline", "-c", "20")
 PAYMENTS = "CREATE TABLE payments (task_id bigint NOT NULL, xid xid8 NOT NULL DEFAULT pg_current_xact_id())"
@@ -29,6 +31,7 @@ TASKS = "SELECT id FROM aaiclick_queue.tasks"
 COMPLETED = "SELECT id FROM aaiclick_queue.tasks WHERE status = 'COMPLETED'"
 OPEN_JOBS = "SELECT count(*) FROM aaiclick_queue.jobs WHERE finished_at IS NULL"
 SILENT = "SELECT bool_and(lease_expires_at < now()) FROM aaiclick_queue.workers"
+UP_FOR_LONG = "SELECT pg_postmaster_start_time() < now() - interval '3 s'"  # longer than a lease
 # What the chaos rounds hold against a witness that knows nothing of fences; it was replicated like everything else.
 WITNESSED = (
     "a job has not ended",
@@ -91,18 +94,26 @@ class Pair:
         self.standby.promote()
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
-    """Both migrated, with the witness; the doctor looks at the one that is left."""
-    with OwnPostgres() as primary:
-        asyncio.run(migrate.upgrade(Settings.load({}, postgres_url=primary.url)))
-        with console(primary.url) as look:
+@pytest.fixture(scope="module")
+def migrated() -> Iterator[OwnPostgres]:
+    """Migrated, with the witness, and stopped: to be copied."""
+    with OwnPostgres() as server:
+        asyncio.run(migrate.upgrade(Settings.load({}, postgres_url=server.url)))
+        with console(server.url) as look:
             for statement in (PAYMENTS, WITNESS):
                 look.rows(statement)
-            with OwnStandby(primary) as standby:
-                wait_for(lambda: look.value(STREAMS))
-                yield Pair(primary, standby)
-                asyncio.run(invariants_hold(Settings.load({}, postgres_url=standby.url)))
+        server.stop()
+        yield server
+
+
+@pytest.fixture
+def pair(migrated: OwnPostgres) -> Iterator[Pair]:
+    """A copy and its standby; the doctor looks at the one that is left."""
+    with OwnCopy(migrated) as primary, OwnStandby(primary) as standby:
+        with console(primary.url) as look:
+            wait_for(lambda: look.value(STREAMS))
+        yield Pair(primary, standby)
+        asyncio.run(invariants_hold(Settings.load({}, postgres_url=standby.url)))
 
 
 class Producers:
@@ -118,7 +129,7 @@ class Producers:
             for kind in (tasks.tick, tasks.pay, tasks.pay_from_thread):
                 task_id = (await kind.enqueue(0.05, client=self._client)).id
                 self.accepted.append(task_id)
-            await asyncio.sleep(0.04)  # what the workers can do, else all wait behind a backlog
+            await asyncio.sleep(0.06)  # what the workers can do, else all wait behind a backlog
 
     async def send_jobs(self) -> None:
         while not self.is_over:
@@ -183,7 +194,7 @@ def _ids(look: Console, sql: str) -> set[int]:
 async def test_a_promoted_standby_in_step_has_all_that_was_accepted_and_each_effect_once(pair: Pair) -> None:
     pair.replicate_in_step()
     with Fleet(pair.settings) as fleet, console(pair.standby.url) as look:
-        workers = [fleet.start(*APP), fleet.start(*APP)]
+        workers = fleet.start_all(2, *APP)
         async with producing(pair.settings) as producers:
             await producers.more(150)
             await asyncio.to_thread(pair.fail_over)
@@ -200,7 +211,7 @@ async def test_a_promoted_standby_in_step_has_all_that_was_accepted_and_each_eff
 @pytest.mark.timeout(120)
 async def test_what_a_promoted_standby_behind_its_primary_has_is_whole_and_work_goes_on(pair: Pair) -> None:
     with Fleet(pair.settings) as fleet, console(pair.standby.url) as look, console(pair.primary.url) as old:
-        workers = [fleet.start(*APP), fleet.start(*APP)]
+        workers = fleet.start_all(2, *APP)
         async with producing(pair.settings) as producers:
             await producers.more(150)
             slow = await producers.send_slow(20)
@@ -219,6 +230,35 @@ async def test_what_a_promoted_standby_behind_its_primary_has_is_whole_and_work_
         assert look.statuses().keys() == {"COMPLETED"}
         _nothing_is_wrong(look)
         _nobody_is_the_worse(workers, look)
+
+
+async def _silent_worker(db: Database, worker_id: int) -> None:
+    """One that beats no more."""
+    await register(db, Identity(worker_id, 1, 1, "gone", "0", ("default",)), lease_seconds=0.1)
+
+
+@pytest.mark.timeout(120)
+async def test_a_reaper_that_starts_after_a_promotion_takes_nobody_for_lost_for_a_lease_period(pair: Pair) -> None:
+    async with Database(pair.settings, size=2) as db:
+        await Reaper(db).reap_once()
+        await _silent_worker(db, 1)
+    with console(pair.standby.url) as look:
+        await seen(lambda: look.value(SILENT) and look.value(UP_FOR_LONG))
+        await asyncio.to_thread(pair.fail_over)
+    async with Database(pair.settings, size=2) as db:
+        began = time.monotonic()
+        for _ in range(2):
+            assert (await Reaper(db).reap_once()).workers == 0, "it may live, and have had no time to say so here"
+        while not (await Reaper(db).reap_once()).workers:
+            assert time.monotonic() - began < 2 * pair.settings.lease_seconds
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - began > pair.settings.lease_seconds - 0.5
+
+        await _silent_worker(db, 2)
+        again = time.monotonic()
+        while not (await Reaper(db).reap_once()).workers:
+            assert time.monotonic() - again < 2, "the promotion is over, whoever starts"
+            await asyncio.sleep(0.05)
 
 
 async def test_of_several_hosts_the_one_that_takes_writes_is_found_though_another_says_nothing(pair: Pair) -> None:

@@ -192,6 +192,54 @@ async def test_a_timed_out_thread_holds_its_slot_while_its_retry_waits_for_anoth
     assert await count(db, "slots") == 0
 
 
+async def test_a_run_that_is_handed_back_while_its_thread_goes_on_waits_for_another_slot(db: Database) -> None:
+    await make(db)
+    task_id = await put_one(db)
+    await admit(db)
+    worker_id = await register_worker(db)
+    [run] = await claim(db, worker_id)
+    assert await ended(db, run, Released(), worker_id, still_running=True)
+    assert await place_of(db, task_id) == ["held"]
+    assert await admit(db) == 0, "two would run at once"
+    await give_back_stopped(db, [(task_id, run.run_epoch)], worker_id=worker_id)
+    assert await admit(db) == 1
+
+
+async def _two_runs(db: Database, worker_id: int) -> tuple[Claimed, Claimed]:
+    """One of a task whose thread goes on, and the next one."""
+    await make(db, n=2)
+    await put(db)
+    await admit(db)
+    [first] = await claim(db, worker_id)
+    assert await ended(db, first, Later("RETRYING", ERROR, 0.0), worker_id, still_running=True)
+    await make_due(db)
+    await Reaper(db).due_once()
+    assert await admit(db) == 1
+    [second] = await claim(db, worker_id)
+    assert await count(db, "slots") == 2
+    return first, second
+
+
+@pytest.mark.parametrize("outcome", [Succeeded("1"), Failed(ERROR), Later("RETRYING", ERROR, 60.0)], ids=repr)
+async def test_the_end_of_a_run_leaves_the_slot_of_one_before_it_that_goes_on(db: Database, outcome: Outcome) -> None:
+    worker_id = await register_worker(db)
+    first, second = await _two_runs(db, worker_id)
+    assert await ended(db, second, outcome, worker_id)
+    assert [one["stopping"] for one in await db.fetch(HELD_BY)] == [first.run_epoch]
+    await give_back_stopped(db, [(first.task_id, first.run_epoch)], worker_id=worker_id)
+    assert await count(db, "slots") == 0
+
+
+async def test_a_run_that_has_stopped_leaves_the_slot_of_the_next_one(db: Database) -> None:
+    worker_id = await register_worker(db)
+    first, second = await _two_runs(db, worker_id)
+    for _ in range(2):
+        await give_back_stopped(db, [(first.task_id, first.run_epoch)], worker_id=worker_id)
+        assert [one["stopping"] for one in await db.fetch(HELD_BY)] == [0], "the next one runs"
+    assert await ended(db, second, Succeeded(None), worker_id)
+    assert await count(db, "slots") == 0
+
+
 async def test_a_killed_workers_slots_are_free_when_its_lease_has_expired(settings: Settings, db: Database) -> None:
     await make(db)
     first, second = await put(db, count=2)
@@ -370,6 +418,15 @@ async def test_the_sweep_gives_back_what_nobody_holds(db: Database) -> None:
     assert await admit(db) == 0
     await Reaper(db).sweep_once()
     assert await admit(db) == 1
+
+
+async def test_the_sweep_leaves_the_slots_of_those_in_line_and_of_those_that_run(db: Database) -> None:
+    await make(db, n=3)
+    await put(db, count=3)
+    assert await admit(db) == 3
+    await claim(db, await register_worker(db), 2)
+    await Reaper(db).sweep_once()
+    assert await count(db, "slots") == 3
 
 
 limited_runs = {"now": 0, "most": 0, "done": 0}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aaiclick_queue.flags import LIMITED, ORDERED
 from aaiclick_queue.flow.claim import HEAD, Line, Wanted, queues_in_line
 from aaiclick_queue.flow.enqueue import NewTask
 from aaiclick_queue.flow.mark import HeadScans, Mark
@@ -176,6 +177,42 @@ async def test_a_task_behind_the_mark_is_found(db: Database) -> None:
 
     await until(both)  # at once, unless the last look from the head was dear
     assert found == [urgent, early]
+
+
+async def test_a_short_claim_looks_behind_the_mark_at_once(db: Database) -> None:
+    worker_id, line = await register_worker(db), Line({"default": 1})
+    async with db.transaction() as late:
+        [early] = await put(late)
+        ids = await put(db, count=5)
+        assert await claim_ids(db, worker_id, 5, line=line) == ids
+    line.head._last += 1000  # not because a second is over
+    assert await claim_ids(db, worker_id, 5, line=line) == [early]
+
+
+async def test_a_task_behind_the_mark_is_found_though_every_claim_is_full(db: Database) -> None:
+    worker_id, line = await register_worker(db), Line({"default": 1})
+    async with db.transaction() as late:
+        [early] = await put(late)
+        await put(db, count=2)
+        assert len(await claim_ids(db, worker_id, 1, line=line)) == 1
+
+    async def found() -> bool:
+        await put(db)  # the line never ends
+        return early in await claim_ids(db, worker_id, 1, line=line)
+
+    await until(found)
+
+
+async def test_a_claim_under_a_limit_or_an_order_waits_for_the_disk_and_others_do_not(db: Database) -> None:
+    worker_id = await register_worker(db)
+    for flags, waits in ((0, "off"), (LIMITED, "on"), (ORDERED, "on")):
+        await put(db)
+        async with db.transaction() as tx:
+            await tx.fetch("SET LOCAL synchronous_commit = 'on'")
+            await tx.fetch("UPDATE aaiclick_queue.ready SET flags = $1", flags)
+            assert len(await claim_ids(tx, worker_id)) == 1
+            assert (await tx.fetch("SHOW synchronous_commit"))[0][0] == waits, flags
+    await db.fetch("UPDATE aaiclick_queue.leases SET flags = 0")  # nobody holds a slot
 
 
 async def test_a_row_without_a_task_is_dropped_and_stops_nobody(db: Database) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -197,6 +198,22 @@ async def test_an_answer_that_was_lost_is_looked_up_and_not_guessed(db: Database
     assert landings.stale == {stale.task_id}
 
 
+async def test_what_another_worker_recorded_under_the_same_epoch_is_not_taken_for_ours(
+    db: Database, settings: Settings
+) -> None:
+    worker_id, other = await register_worker(db), await register_worker(db)
+    await put(db, count=2)
+    succeeded, retried = await claim(db, worker_id)
+    # As after a crash that forgot the claim: given out again, to somebody else.
+    await db.fetch("UPDATE aaiclick_queue.leases SET worker_id = $1", other)
+    outcomes = [ended(succeeded, Succeeded("1")), ended(retried, Later("RETRYING", BOOM, 5))]
+    assert len(await complete(db, outcomes, worker_id=other)) == 2
+    async with LosesAnswers(settings, lost=1) as losing, completer(losing, worker_id) as (one, landings):
+        for outcome in outcomes:
+            one.add(outcome)
+    assert (landings.landed, landings.stale) == (set(), {succeeded.task_id, retried.task_id})
+
+
 async def test_outcomes_wait_while_postgres_is_away(db: Database, settings: Settings) -> None:
     class Away(Database):
         refusals = 2
@@ -268,3 +285,26 @@ async def test_a_worker_that_came_back_writes_nothing_for_the_runs_of_its_old_se
     assert landings.stale == {run.task_id}
     assert await place_of(db, run.task_id) == ["leases"]
     assert await rows(db, "attempts") == []
+
+
+async def test_no_index_names_what_the_end_of_a_task_writes(db: Database) -> None:
+    # One that did would cost every end a row in all indexes: no update in place any more.
+    written = {
+        "status",
+        "attempt",
+        "run_epoch",
+        "worker_id",
+        "result",
+        "error",
+        "ready_at",
+        "started_at",
+        "finished_at",
+    }
+    columns = "SELECT attname::text FROM pg_attribute WHERE attrelid = 'aaiclick_queue.tasks'::regclass"
+    assert written <= {row["attname"] for row in await db.fetch(columns)}
+    indexes = (
+        "SELECT pg_get_indexdef(indexrelid) AS sql FROM pg_index WHERE indrelid = 'aaiclick_queue.tasks'::regclass"
+    )
+    named = {row["sql"]: written & set(re.findall(r"\w+", row["sql"])) for row in await db.fetch(indexes)}
+    assert named, "tasks has no index"
+    assert not any(named.values()), named

@@ -293,3 +293,16 @@ async def test_the_sweep_removes_keys_of_ended_tasks_and_keys_whose_time_is_over
     await Reaper(db).sweep_once()
     assert {found["key"] for found in await rows(db, "dedupe")} == {"held", "timed"}
     assert await keyed(db, mode="skip", key="held") == held
+
+
+@pytest.mark.parametrize("mode", ["raise", "skip", "replace", "debounce"])
+async def test_an_enqueue_that_is_sent_again_finds_its_own_task_by_the_key(db: Database, mode: DedupeMode) -> None:
+    [task_id] = (await id_source(db)).take(1)
+    for _ in range(2):  # the answer to the first was lost
+        async with db.transaction() as tx:
+            written = await enqueue_keyed(
+                tx, Spec("mod.f", "default"), NewTask("{}"), Key("k", mode), lambda _: [task_id]
+            )
+        assert written.ids == [task_id]
+    assert await place_of(db, task_id) == ["ready"]
+    assert await count(db, "tasks") == await count(db, "dedupe") == 1

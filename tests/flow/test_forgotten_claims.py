@@ -10,6 +10,7 @@ from aaiclick_queue.fences import KEPT, Fences
 from aaiclick_queue.flow.execute import Run
 from aaiclick_queue.flow.pause import pause_queue, resume_queue
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.slots import Slots
 from tests.tools import changed, count, leased, row, running_worker, until
 
 # What a crash leaves of a claim that it forgets: the line as it was before.
@@ -97,6 +98,10 @@ async def test_a_claim_is_used_up_by_the_run_that_was_recorded_while_its_answer_
     assert not fences.was_unrecorded(other)
     fences.asks()
     assert not fences.was_recorded(other)
+    slots = Slots(size=1, threads=1, ended=lambda *_: None)
+    slots.fences.over(one, recorded=True)
+    assert slots.start([other]) == 1
+    assert not slots.held
 
 
 async def test_fences_of_runs_that_were_not_recorded_are_kept_in_bounded_memory(db: Database) -> None:

@@ -121,6 +121,15 @@ async def test_a_task_that_is_lost_too_often_fails_with_the_cause(db: Database) 
     assert "lost run 10" in error.message
 
 
+@pytest.mark.parametrize(("losses", "place"), [(0, "delayed"), (4, "delayed"), (9, "FAILED")])
+async def test_a_run_that_was_alone_may_be_lost_twice_as_often(db: Database, losses: int, place: str) -> None:
+    run = await leased(db)
+    await db.fetch("UPDATE aaiclick_queue.leases SET lost_count = $1", losses)
+    await silence(db)
+    await reap_until(db, lost=1)
+    assert await place_of(db, run.task_id) == [place]
+
+
 async def test_lost_runs_come_back_ever_later_and_apart_from_each_other(db: Database) -> None:
     worker_id = await register_worker(db)
     ids = await put(db, count=20)
@@ -189,6 +198,28 @@ async def test_on_another_server_than_before_nobody_is_marked_for_a_lease_period
     assert (await reaper.reap_once()).workers == 0
     reaper._blind_until = 0
     assert (await reaper.reap_once()).workers == 1
+
+
+async def test_a_reaper_that_meets_another_timeline_than_was_written_down_marks_nobody(db: Database) -> None:
+    await leased(db)
+    await until(lambda: db.fetchval("SELECT pg_postmaster_start_time() < now() - interval '2 s'"))
+    await Reaper(db).reap_once()
+    await silence(db)
+    # As a promoted standby has it: the timeline of the server that it has followed.
+    await db.fetch("UPDATE aaiclick_queue.loops SET holder = holder + 1 WHERE name = 'timeline'")
+    for _ in range(2):  # the second finds the timeline that the first has written down
+        assert (await Reaper(db).reap_once()).workers == 0
+    await db.fetch("UPDATE aaiclick_queue.loops SET expires_at = expires_at - interval '1 day'")
+    assert (await Reaper(db).reap_once()).workers == 1
+
+
+async def test_a_moment_that_is_no_lease_period_ahead_keeps_nobody_from_being_marked(db: Database) -> None:
+    await leased(db)
+    await until(lambda: db.fetchval("SELECT pg_postmaster_start_time() < now() - interval '2 s'"))
+    await Reaper(db).reap_once()
+    await silence(db)
+    await db.fetch("UPDATE aaiclick_queue.loops SET expires_at = '9000-01-01' WHERE name = 'timeline'")
+    assert (await Reaper(db).reap_once()).workers == 1
 
 
 async def test_leases_of_workers_that_nobody_knows_are_swept(db: Database) -> None:

@@ -31,6 +31,7 @@ class Mutation:
     only: str = ""  # in statements that have these words too
     plant: Plant | None = None
     hangs: bool = False  # what sees it waits for ever
+    sees: tuple[type[Exception], ...] = (AssertionError,)
     planted: int = field(default=0, compare=False)
 
     def apply(self, patch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,13 @@ from aaiclick_queue.flow.mark import HeadScans
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
 from tests.mutations.planting import Mutation, mutations
+from tests.mutations.recovery import more
 from tests.races.orders import Stage
 from tests.races.props import Props
 
 PATIENCE = 4.0  # seconds for one that would wait for ever; 60 for the others, where a wait is no proof
 DUE = HeadScans.due
-MUTATIONS = mutations()
+MUTATIONS = [*mutations(), *more()]
 
 
 async def play(test: str, given: dict[str, Any], fixtures: dict[str, Any], patience: float) -> None:
@@ -43,7 +44,7 @@ async def test_a_planted_fault_is_caught(  # noqa: PLR0917 - what the named test
     mutation.apply(monkeypatch)
     fixtures = {"settings": settings, "db": db, "stage": stage, "props": props}
     for test, given in mutation.killed_by:
-        sees: tuple[type[Exception], ...] = (TimeoutError, PostgresUnavailable) if mutation.hangs else (AssertionError,)
+        sees = (TimeoutError, PostgresUnavailable) if mutation.hangs else mutation.sees
         with pytest.raises(sees) as caught:
             await play(test, given, fixtures, PATIENCE if mutation.hangs else 60)
         assert mutation.planted, "the words that are changed are nowhere in the flow"

@@ -49,6 +49,7 @@ LEASE_SECONDS = 86400
 _ONE_BY_ONE = "only after a row that Postgres cannot work on has stopped all, a hundred at most"
 COLD = {
     "relay.ENQUEUED_IN": "where spans are made alone, at most 128 rows by their key",
+    "promotion.MEET_TIMELINE": "once a reaper and server, one row",
     "pause.PAUSE_QUEUE": "by hand, one row",
     "pause.RESUME_QUEUE": "by hand, one row",
     "reaper.TAKE_ORPHANED_RUNS": "once a minute, looks at every lease",

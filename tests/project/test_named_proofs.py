@@ -1,4 +1,4 @@
-"""Every test that the guarantees and the threat model name is there, and every promise and every attack names one."""
+"""Every test that guarantees, models and threat model name is there; every promise and every attack names one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def missing(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", ["guarantees.md", "threat-model.md"])
+@pytest.mark.parametrize("page", ["guarantees.md", "model.md", "threat-model.md"])
 def test_every_test_that_the_page_names_is_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     assert missing(text) == []

@@ -139,15 +139,17 @@ async def test_a_child_is_written_while_the_lease_is_held_or_not_at_all(stage: S
         claimed = await props.leased(worker)
         await props.lose(worker)
 
-        async def spawn_child(db: Database) -> bool:
+        async def spawn_child(db: Database) -> tuple[bool, bool]:
             async with db.transaction() as tx:
                 held = await hold_lease(tx, fence(claimed, worker))
                 if held:
                     child = Spec("shop.mail.send", "children", parent_id=claimed.task_id)
                     await spawn(tx, child, NewTask("{}", spawn_key="1"), props.take)
-                return held
+                lease = "SELECT FROM aaiclick_queue.leases WHERE task_id = $1"
+                return held, bool(await tx.fetch(lease, claimed.task_id))
 
-        held, reaped = await play.run(spawn=spawn_child, reap=lambda db: Reaper(db).reap_once())
+        (held, is_held), reaped = await play.run(spawn=spawn_child, reap=lambda db: Reaper(db).reap_once())
+        assert held <= is_held, "a child was written after its parent's lease was taken"
         rows = await props.db.fetch("SELECT id FROM aaiclick_queue.tasks WHERE parent_id = $1", claimed.task_id)
         assert len(rows) == held
         assert held or reaped.lost == 1

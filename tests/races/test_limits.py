@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aaiclick_queue.errors import TasksBusy
-from aaiclick_queue.flow.admit import Admission, give_back_stopped
+from aaiclick_queue.flow.admit import FROM_THE_START, Admission, give_back_stopped
 from aaiclick_queue.flow.cancel import cancel
+from aaiclick_queue.flow.choose import Lane
 from aaiclick_queue.flow.claim import Claimed, Line, Wanted
 from aaiclick_queue.flow.complete import complete
 from aaiclick_queue.flow.enqueue import NewTask
@@ -44,6 +46,26 @@ async def test_two_admissions_never_give_out_the_same_slot(stage: Stage, db: Dat
     async def scene(play: Play) -> None:
         await _fresh(db, tasks=3)
         await play.run(one=lambda at: Admission(at).admit_once(), other=lambda at: Admission(at).admit_once())
+        assert await count(db, "ready") == await count(db, "slots") == 1
+
+    await stage.in_every_order(scene)
+
+
+async def test_two_admissions_that_look_at_different_lanes_keep_the_limit_of_both(stage: Stage, db: Database) -> None:
+    def looks(after: Lane) -> Callable[[Database], Awaitable[object]]:
+        async def admits(at: Database) -> None:
+            admission = Admission(at)
+            admission._after = after
+            await admission.admit_once(lanes=1)
+
+        return admits
+
+    async def scene(play: Play) -> None:
+        await _fresh(db, tasks=1)
+        await db.fetch("DELETE FROM aaiclick_queue.held")
+        await db.fetch("DELETE FROM aaiclick_queue.tasks")
+        await put(db, *(NewTask("{}", concurrency_key=key) for key in "ab"), queue=QUEUE)
+        await play.run(one=looks(FROM_THE_START), other=looks(Lane(QUEUE, "", "a", "", "")))
         assert await count(db, "ready") == await count(db, "slots") == 1
 
     await stage.in_every_order(scene)

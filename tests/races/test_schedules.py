@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aaiclick_queue.flow.enqueue import id_source
-from aaiclick_queue.flow.firing import Firing
+from aaiclick_queue.flow.firing import Firing, fire_ticks
 from aaiclick_queue.flow.register import Registrar, delete, delete_ticks
 from aaiclick_queue.flow.scheduler import HOLD_DUE, READ_LOCKED, Scheduler
 from aaiclick_queue.postgres import Database
@@ -71,6 +71,21 @@ async def test_two_schedulers_fire_each_tick_of_a_schedule_once(stage: Stage, db
                 assert len(is_open) == fired == 1, "two runs at once"
 
     await stage.in_every_order(scene, preemptions=2)
+    await _leave(db)
+
+
+@pytest.mark.parametrize("run_type", ["SCHEDULED", "BACKFILL"])
+async def test_a_tick_that_has_a_run_gets_no_second_one(db: Database, run_type: str) -> None:
+    await registered(db)
+    await step(db)
+    [tick, *_] = await db.fetch("SELECT registered_job_id, fire_at FROM aaiclick_queue.ticks WHERE outcome = 'FIRED'")
+    made = len(await statuses(db))
+    # As somebody would who has read the ticks before that one was there.
+    again = (tick["registered_job_id"], tick["fire_at"], None, "FIRED", 0, None, 0.0)
+    take = (await id_source(db)).take
+    assert await fire_ticks(db, [again], take, seconds=60, run_type=run_type) == 0
+    assert len(await statuses(db)) == made
+    await assert_whole(db)
     await _leave(db)
 
 

@@ -106,3 +106,17 @@ async def test_what_was_decided_long_before_is_decided_again(
     monkeypatch.setattr("aaiclick_queue.flow.scheduler.READ_LOCKED", "SELECT nothing that is there")
     with pytest.raises(asyncpg.PostgresSyntaxError):
         await _fired(scheduler)
+
+
+async def test_what_was_decided_of_a_row_that_has_changed_since_is_forgotten(client: Client, db: Database) -> None:
+    await register_job("it", note, schedule="0 8 * * *", client=client)
+    held = "SELECT id, xmin::text AS version, next_run_at FROM aaiclick_queue.registered_jobs"
+    for changes in (False, True):
+        await db.fetch(SOON)
+        [row] = await db.fetch(held)
+        known = ahead.Ahead()
+        await known.look(db, row["next_run_at"], seconds=1.0)
+        if changes:
+            await db.fetch("UPDATE aaiclick_queue.registered_jobs SET misfire = misfire")
+        decided, others = known.take(await db.fetch(held))
+        assert (len(decided), others) == ((0, [row["id"]]) if changes else (1, []))

@@ -19,7 +19,8 @@ from aaiclick_queue import Client, current, handle, job, job_handle, limit_queue
 from aaiclick_queue.cli import main
 from aaiclick_queue.errors import DuplicateTask, NotAllowed, QueueError
 from aaiclick_queue.flow.days import drop_old_days
-from aaiclick_queue.flow.reaper import ensure_partitions
+from aaiclick_queue.flow.heartbeat import Identity, register
+from aaiclick_queue.flow.reaper import Reaper, ensure_partitions
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.roles import KINDS, Kind, role_name
 from aaiclick_queue.schema import schema_sql
@@ -291,6 +292,22 @@ async def test_a_worker_makes_and_drops_days_of_history_that_it_does_not_own(gua
             with pytest.raises(asyncpg.InvalidParameterValueError, match="no day of history"):
                 await worker.fetch("SELECT aaiclick_queue.drop_day($1)", name)
         assert await worker.fetchval("SELECT aaiclick_queue.drop_day('events_20200101')") is False
+
+
+async def test_a_worker_that_may_not_ask_for_the_timeline_takes_back_what_was_lost(
+    guarded: Guarded, owner: Settings
+) -> None:
+    assert owner.postgres_url
+    database = owner.postgres_url.rpartition("/")[2]
+    guarded.run("REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC", database)
+    async with Database(guarded.as_(owner, "worker"), size=2) as db:
+        await register(db, Identity(1, 1, 1, "gone", "0", ("default",)), lease_seconds=0.1)
+        await until(lambda: _has_marked(db))
+        assert not await db.fetchval("SELECT count(*) FROM aaiclick_queue.loops")
+
+
+async def _has_marked(db: Database) -> bool:
+    return (await Reaper(db).reap_once()).workers == 1
 
 
 async def names_of_days(db: Database) -> list[str]:

@@ -22,7 +22,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM aaiclick_queue.outbox LIMIT $1) AS cou
 """
 LOOPS = """
 SELECT l.name, l.holder::text AS holder, l.expires_at > now() AS is_held, w.hostname, w.pid, w.last_heartbeat
-FROM aaiclick_queue.loops l LEFT JOIN aaiclick_queue.workers w ON w.id = l.holder ORDER BY l.name LIMIT 50
+FROM aaiclick_queue.loops l LEFT JOIN aaiclick_queue.workers w ON w.id = l.holder
+WHERE l.name <> 'timeline' ORDER BY l.name LIMIT 50
 """
 # Of pg_class and the statistics' own counters, never of the rows; a partition counts for its table.
 TABLES = """
