@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,13 +64,15 @@ def aaiclick_queue_databases(request: pytest.FixtureRequest, aaiclick_queue_serv
     from .testing.servers import Databases, new_folder, remove_folder, start_embedded
 
     if aaiclick_queue_server:
-        yield Databases(aaiclick_queue_server)
+        with closing(Databases(aaiclick_queue_server)) as databases:
+            yield databases
         return
     shared = getattr(request.config, "workerinput", {}).get("aaiclick_queue_run")
     folder = new_folder(shared)
     server = start_embedded(folder)
     try:
-        yield Databases(server.dsn, is_throwaway=True)
+        with closing(Databases(server.dsn, is_throwaway=True)) as databases:
+            yield databases
     finally:
         server.stop()
         if shared is None:

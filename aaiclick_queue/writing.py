@@ -212,16 +212,15 @@ class Writer:
             await self._database()
         longest = self._settings.enqueue_timeout_seconds + more_seconds
         until = time.monotonic() + longest
+        why = f"{self._settings.postgres_shown} gave no answer"
         while True:
             try:
                 async with asyncio.timeout(max(0.1, until - time.monotonic())):
                     return await once()
             except (PostgresUnavailable, TimeoutError) as error:
+                why = str(error) or why  # time that is up says nothing: what was said last is the reason
                 if time.monotonic() + RETRY_SECONDS > until:
-                    raise PostgresUnavailable(
-                        f"not enqueued within {longest:g} s: "
-                        f"{error or self._settings.postgres_shown + ' gave no answer'}"
-                    ) from None
+                    raise PostgresUnavailable(f"not enqueued within {longest:g} s: {why}") from None
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _insert(  # noqa: PLR0913 - one value a fact

@@ -34,7 +34,7 @@ async def own(server: OwnPostgres, tmp_path: Path) -> Settings:
         lease_seconds=20,
         heartbeat_seconds=0.2,
         poll_max_seconds=0.1,
-        enqueue_timeout_seconds=1,
+        enqueue_timeout_seconds=3,
         log_dir=tmp_path,
     )
     await upgrade(settings)

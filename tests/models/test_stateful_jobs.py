@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, seed, strategies
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -464,7 +465,7 @@ class Work(RuleBasedStateMachine):
 
 @pytest.mark.timeout(0 if EXAMPLES > 500 else 600)
 def test_limits_expiries_and_jobs_do_what_the_model_says_in_any_sequence_of_steps(settings: Settings) -> None:
-    loop = asyncio.new_event_loop()
+    loop = uvloop.new_event_loop()
 
     async def open_database() -> Props:
         db = Database(settings.model_copy(update={"lost_limit": LOST_LIMIT}), size=2, flow=True)

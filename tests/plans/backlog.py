@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-ENDED, LEASED, DELAYED, READY, TOLD = 100_000, 100_000, 100_000, 500_000, 20_000
+# Of each kind many times what a statement may read (test_plans.py), and no more: rows that nobody reads prove nothing,
+# and the fewer there are, the sooner a planner that is let would walk over all of them.
+ENDED, LEASED, DELAYED, READY, TOLD = 20_000, 20_000, 20_000, 60_000, 20_000
+HELD, FIGURES, EVENTS, OPERATIONS = 40_000, 45_000, 60_000, 10_000
 OTHER_WORKERS = 100
 
 _TASKS = f"""
@@ -38,17 +41,17 @@ _HISTORY = f"""
 INSERT INTO aaiclick_queue.attempts (task_id, worker_id, started_at, run_epoch, attempt, outcome)
 SELECT i, 1, now(), 1, 1, 'RETRYING' FROM generate_series(1, {ENDED}) AS i
 """
-_HELD = """
+_HELD = f"""
 INSERT INTO aaiclick_queue.held (task_id, order_key, rank, queue, key)
 SELECT -i, -i, 0, CASE WHEN i % 2 = 0 THEN 'limited' ELSE 'full' END, format('tenant %s', i % 100)
-FROM generate_series(1, 200000) AS i
+FROM generate_series(1, {HELD}) AS i
 """
 _SLOTS = """
 INSERT INTO aaiclick_queue.slots (task_id, limit_id, key, seconds, ends_at)
 SELECT -i, -1, format('tenant %s', i % 100), 3600, now() + interval '1 hour' FROM generate_series(1, 5000) AS i
 """
 # Jobs of others, open and ended, each with a group of some tasks that wait for a gate, and a gate behind the group.
-JOBS, WIDTH, FIRST_JOB = 20_000, 10, 10_000_000
+JOBS, WIDTH, FIRST_JOB = 5_000, 10, 10_000_000
 LAST_JOB = FIRST_JOB + 100 * JOBS
 _JOBS = f"""
 INSERT INTO aaiclick_queue.jobs (id, name, status, finished_at, deadline_at, registered_job_id,
@@ -88,7 +91,7 @@ INSERT INTO aaiclick_queue.waiting (gate_id, task_id)
 SELECT t.wait_gate, t.id FROM aaiclick_queue.tasks t WHERE t.job_id <= {LAST_JOB} AND t.status IS NULL
 """
 # Schedules of others: none is due, a few wait for the end of a run; and what has become of their ticks.
-REGISTERED, TICKS, LEFT = 100_000, 1_000_000, 50
+REGISTERED, TICKS, LEFT = 20_000, 100_000, 50
 _REGISTERED = f"""
 INSERT INTO aaiclick_queue.registered_jobs (id, name, entrypoint, schedule, anchor_at, fire_at, next_run_at, overlap,
                                             queued_fire_at)
@@ -103,25 +106,25 @@ INSERT INTO aaiclick_queue.ticks (registered_job_id, fire_at, due_at, job_id, ou
 SELECT -1 - i % {REGISTERED}, now() - make_interval(days => i / {REGISTERED}), now(), -i, 'FIRED'
 FROM generate_series(1, {TICKS}) AS i
 """
-# Thirteen days of figures and samples, and events of the system, the oldest of them to be forgotten.
-_FIGURES = """
+# Two days of figures and samples, and events of the system, the oldest of them to be forgotten.
+_FIGURES = f"""
 INSERT INTO aaiclick_queue.figures (minute, queue, entrypoint, completed, waits, runs)
 SELECT date_trunc('minute', now()) - make_interval(mins => i / 15), 'others', format('task %s', i % 15), 1,
-       array_fill(1, ARRAY[16]), array_fill(1, ARRAY[17]) FROM generate_series(15, 300000) AS i
+       array_fill(1, ARRAY[16]), array_fill(1, ARRAY[17]) FROM generate_series(15, {FIGURES}) AS i
 """
-_SAMPLES = """
+_SAMPLES = f"""
 INSERT INTO aaiclick_queue.samples (minute, queue, ready, running, delayed, held)
 SELECT date_trunc('minute', now()) - make_interval(mins => i / 15), format('line %s', i % 15), 1, 1, 1, 1
-FROM generate_series(15, 300000) AS i
+FROM generate_series(15, {FIGURES}) AS i
 """
-_SYSTEM_EVENTS = """
+_SYSTEM_EVENTS = f"""
 INSERT INTO aaiclick_queue.system_events (type, created_at)
 SELECT 'TOKEN_USED', now() - make_interval(days => CASE WHEN i <= 1000 THEN 100 ELSE 1 END)
-FROM generate_series(1, 400000) AS i
+FROM generate_series(1, {EVENTS}) AS i
 """
-_OLD_OPERATIONS = """
+_OLD_OPERATIONS = f"""
 INSERT INTO aaiclick_queue.operations (kind, status, up_to, finished_at)
-SELECT 'cancel', 'DONE', 0, now() - interval '40 days' FROM generate_series(1, 20000) AS i
+SELECT 'cancel', 'DONE', 0, now() - interval '40 days' FROM generate_series(1, {OPERATIONS}) AS i
 """
 OF_OPERATORS = (_FIGURES, _SAMPLES, _SYSTEM_EVENTS, _OLD_OPERATIONS)
 OF_SCHEDULES = (_REGISTERED, _TICKS)

@@ -17,7 +17,7 @@ from tests.plans.explain import Explained, ExplainingDatabase, Node
 from tests.plans.rounds import STATEMENTS, Round
 from tests.servers import Databases
 
-pytestmark = pytest.mark.timeout(500)  # three million rows are written first: a minute where nothing else is at work
+pytestmark = pytest.mark.timeout(500)  # half a million rows are written first, and every statement is explained
 BATCH = 50
 STATES = ("empty", "stale", "fresh")
 OTHERS_WORKER_ROWS = 200  # workers are few, and the reaper may look at all of them

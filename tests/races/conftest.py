@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import pytest_asyncio
+import uvloop
 
 from aaiclick_queue.flow.mark import HeadScans
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
 from tests.races.orders import Stage
 from tests.races.props import Props
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop that workers have: scenes are thousands of short statements, half of whose cost is a slow loop's."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest_asyncio.fixture
