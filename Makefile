@@ -18,13 +18,8 @@ help: ## Show this list
 demo: $(VENV)/.ready ## See tasks flow, retry and finish on an embedded Postgres (15 s)
 	@$(BIN)/aaiclick-queue demo
 
-# Beside each other: where nothing is cached the type checker takes a minute of one core. What it says is
-# shown last, and what is deaf to Ctrl-C in the background ends by itself.
-LINT := $(MAKE) --no-print-directory lint
-test: $(VENV)/.ready ## Everything: lint, and beside it all tests, three files at a time
-	@$(LINT) >$(VENV)/lint.txt 2>&1 & lint=$$!; \
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder; tested=$$?; \
-	wait $$lint; linted=$$?; cat $(VENV)/lint.txt; exit $$((tested | linted))
+test: lint ## Everything: lint, then all tests, three files at a time
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 chaos: $(VENV)/.ready ## Faults against a working fleet for an hour: CHAOS_SECONDS, CHAOS_SEED, CHAOS_FAULTS
 	$(BIN)/python -m tests.chaos
