@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
 
+from aaiclick_queue import connect, create_job
+from aaiclick_queue.server.api import jobs as api_jobs
 from aaiclick_queue.settings import Settings
 from tests.server.serving import rows, until
 
@@ -87,6 +90,24 @@ def test_a_job_is_started_looked_into_paused_resumed_and_cancelled(http: httpx.C
     again = http.post(f"/jobs/{job_id}/retry").json()
     assert again == {"count": 1, "task_ids": [task["id"]]}
     assert http.post(f"/jobs/{job_id}/rerun", json={"from": node}).json()["count"] == 1
+
+
+def test_a_timeline_of_given_types_looks_at_all_tasks_of_a_large_job(
+    http: httpx.Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def submitted() -> int:
+        async with connect(settings=settings) as client:
+            steps = [{"entrypoint": "shop.work.step", "kwargs": {"n": n}} for n in range(3)]
+            return (await create_job("steps", steps, client=client)).id
+
+    job_id = asyncio.run(submitted())
+    monkeypatch.setattr(api_jobs, "TASKS_ASKED", 2)
+    path = f"/jobs/{job_id}/timeline"
+    first = http.get(path).json()
+    assert (first["summary"]["counts"]["TASK_READY"], first["tasks_left_out"]) == (2, 1)
+    for params in ({"event_types": "TASK_READY"}, {"tasks": 3}):
+        found = http.get(path, params=params).json()
+        assert (found["summary"]["counts"]["TASK_READY"], found["tasks_left_out"]) == (3, 0), params
 
 
 def test_a_task_is_moved_run_now_cancelled_and_retried(http: httpx.Client) -> None:

@@ -99,14 +99,16 @@ async def job_timeline(
     limit: Limit = 1000,
     after: Annotated[Name | None, Query(description="`more` of the page before.")] = None,
     newest: bool = False,
-    tasks: Annotated[int, Query(ge=1, le=TASKS_LIMIT, description="Of its first so many tasks.")] = TASKS_ASKED,
+    tasks: Annotated[int | None, Query(ge=1, le=TASKS_LIMIT, description="Of its first so many tasks.")] = None,
 ) -> Timeline:
     """What happened to a job, oldest first, or with `newest` from the end; the first page has a summary.
 
-    Of its first 3,000 tasks unless more are asked for; `tasks_left_out` counts the others.
+    Of its first 3,000 tasks unless more are asked for, with `event_types` of 100,000; `tasks_left_out` counts the
+    others.
     """
     number = await find_job(desk.db, job)
-    wanted = Wanted(tuple(event_types), limit, after, newest, tasks=tasks)
+    looked = tasks or (TASKS_LIMIT if event_types else TASKS_ASKED)  # who asks for failures means those of all tasks
+    wanted = Wanted(tuple(event_types), limit, after, newest, tasks=looked)
     return await read_timeline(desk.db, "job", number, wanted)
 
 
