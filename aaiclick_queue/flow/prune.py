@@ -91,7 +91,7 @@ KEPT_ROWS = 10_000
 LAST_ID = 2**63 - 1
 LAG_SECONDS = 600.0  # the front comes by this long after a task's age, so that those that ran for minutes go with it
 SWEEP_SECONDS = (600.0, 6 * 3600.0)
-COUNT_SECONDS = 600.0
+COUNT_SECONDS, COUNT_SHARE = 60.0, 1 / 60  # every minute, or as often as that takes a sixtieth of the time
 DAYS_SECONDS = 600.0
 IDLE_SECONDS = 60.0
 DAY = 86400.0
@@ -222,7 +222,7 @@ class Pruner:
         self._surplus = [Walk(0.0, of_jobs=kind) for kind in kinds]
         self._remover = Remover(self._keeper)
         self._beyond: int | None = None
-        self._counted_at: float | None = None
+        self._count_at = 0.0
         self._days_at: float | None = None
         self.pruned = Pruned()
 
@@ -255,10 +255,11 @@ class Pruner:
         return walk.over_at is None
 
     async def _prune_surplus(self, most: int) -> bool:
-        now = time.monotonic()
-        if self._counted_at is None or now - self._counted_at > COUNT_SECONDS:
+        began = time.monotonic()
+        if began >= self._count_at:
             self._beyond = await first_beyond(self._db, most)
-            self._counted_at = time.monotonic()
+            now = time.monotonic()
+            self._count_at = now + max(COUNT_SECONDS, (now - began) / COUNT_SHARE)
         if self._beyond is None:
             return False
         return any([await self._step(walk, self._beyond) for walk in self._surplus])

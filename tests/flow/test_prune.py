@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -304,6 +305,35 @@ async def test_a_surplus_is_pruned_by_the_loop_too(db: Database) -> None:
     pruner = Pruner(db, Policy(None, None, 2))
     await pruner.prune_once()
     assert await left(db) == set(ids[3:])
+
+
+async def test_a_surplus_is_counted_anew_when_its_time_has_come(db: Database) -> None:
+    await ended(db, [Succeeded("1")] * 3, days=0)
+    pruner = Pruner(db, Policy(None, None, 2))
+    await pruner.prune_once()
+    more = await ended(db, [Succeeded("1")] * 4, days=0)
+    await pruner.prune_once()
+    assert len(await left(db)) == 6
+    pruner._count_at = 0.0
+    await pruner.prune_once()
+    assert await left(db) == set(more[2:])
+
+
+@pytest.mark.parametrize(("took", "rest"), [(0.1, 60.0), (5.0, 300.0)])
+async def test_a_surplus_is_counted_the_less_often_the_longer_that_takes(
+    db: Database, monkeypatch: pytest.MonkeyPatch, took: float, rest: float
+) -> None:
+    now = 1000.0
+
+    async def counted(*_: object) -> None:
+        nonlocal now
+        now += took
+
+    monkeypatch.setattr(prune, "first_beyond", counted)
+    monkeypatch.setattr(prune, "time", SimpleNamespace(monotonic=lambda: now))
+    pruner = Pruner(db, Policy(None, None, 2))
+    assert not await pruner._prune_surplus(2)
+    assert pruner._count_at == pytest.approx(now + rest)
 
 
 async def test_a_worker_prunes_by_itself(quick: Settings, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
