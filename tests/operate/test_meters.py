@@ -72,6 +72,7 @@ async def test_what_a_worker_does_is_counted(settings: Settings) -> None:
         for handle in (failing, late):
             with pytest.raises(Exception, match=r"no luck|timeout"):
                 await handle.result(timeout=30)
+        await until(lambda: value(scraped(), "event_loop_lag_seconds_count"))  # looked at four times a second
         found = scraped()
     mail_fine = {"queue": "mail", "entrypoint": "tests.meters.fine"}
     mail_fails = {"queue": "mail", "entrypoint": "tests.meters.fails"}
