@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,10 +41,11 @@ from aaiclick_queue.errors import (
     PostgresUnavailable,
     ResultExpired,
     SchemaMismatch,
+    StreamsDown,
     UnknownTask,
     WrongContext,
 )
-from aaiclick_queue.flow.enqueue import NewTask, Spec
+from aaiclick_queue.flow.enqueue import NewTask, Spec, Told
 from aaiclick_queue.gathering import Waiting
 from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database, plain_dsn
@@ -681,3 +682,27 @@ def test_no_thread_is_left_but_the_portal(as_default: None) -> None:
     greet.delay("ada")
     after = {thread.name for thread in threading.enumerate()} - before
     assert after <= {"aaiclick-queue portal"}
+
+
+async def test_wake_ups_of_what_is_committed_meanwhile_go_together(
+    settings: Settings, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    may_go = asyncio.Event()
+
+    async def publish(_: object, __: object, told: Sequence[Told]) -> None:
+        calls.append(sum(one.n for one in told))
+        await may_go.wait()
+        if len(calls) == 1:
+            raise StreamsDown("gone")  # the others go all the same
+
+    monkeypatch.setattr(client_module, "publish_own", publish)
+    with_redis = changed(settings, redis_url=redis_url)
+    async with connect(settings=with_redis) as client:
+        for _ in range(4):
+            await greet.enqueue("ada", client=client)
+        assert calls == [1]
+        may_go.set()
+        await until(lambda: calls == [1, 3])
+        await greet.enqueue("ada", client=client)
+        await until(lambda: calls == [1, 3, 1])
