@@ -10,10 +10,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint audit mutate bench bench-full bench-scale bench-lock format lock clean
+.PHONY: help demo test chaos lint audit mutate bench bench-full bench-scale bench-scale-full bench-pages bench-lock format lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.ready ## See tasks flow, retry and finish on an embedded Postgres (15 s)
 	@$(BIN)/aaiclick-queue demo
@@ -38,14 +38,17 @@ mutate: $(VENV)/.ready ## Plant known faults into the flow, and name the test th
 	$(BIN)/pytest tests/mutations -s
 
 # BENCH='--peers none --only drain': whatever `python -m tests.bench --help` and `python -m tests.bench.scale --help` tell.
-bench: $(VENV)/.ready ## Figures of this machine, for this product and ten peers (about 12 minutes)
+bench: $(VENV)/.ready ## Figures of this machine, for this product and ten peers (about 20 minutes)
 	$(BIN)/python -m tests.bench $(BENCH)
 
 bench-full: $(VENV)/.ready ## The same with five times the tasks and three rounds (about two hours)
 	$(BIN)/python -m tests.bench --full $(BENCH)
 
-bench-scale: $(VENV)/.ready ## How cost grows with backlog, history, queues, distance and time (BENCH=--full for all of it)
+bench-scale: $(VENV)/.ready ## How cost grows with backlog, history, distance, time; not to 10⁷ tasks or 20 minutes (takes about 10)
 	$(BIN)/python -m tests.bench.scale $(BENCH)
+
+bench-scale-full: $(VENV)/.ready ## The same with 10⁷ waiting and finished, a snapshot of 10 minutes, a soak of 20 (about two hours)
+	$(BIN)/python -m tests.bench.scale --full $(BENCH)
 
 format: $(VENV)/.ready ## Format and mend what can be mended
 	$(BIN)/ruff check --fix-only .
@@ -59,6 +62,9 @@ lock: ## Choose the versions of requirements.lock anew, and the image's parts of
 	$(COMPILE) --upgrade --all-extras --group dev --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraints requirements.lock --extra psycopg --output-file workers/run.lock pyproject.toml
 	$(COMPILE) --constraints requirements.lock --group build --output-file workers/build.lock
+
+bench-pages: $(VENV)/.ready ## What each page of the dashboard takes with five million tasks (about 5 minutes; BENCH='--tasks 100000')
+	$(BIN)/python -m tests.bench.pages $(BENCH)
 
 bench-lock: $(VENV)/.ready ## Choose the versions of the benchmark's peers anew, below what tests/bench/peers.py pins (needs uv)
 	$(BIN)/python -m tests.bench.venvs

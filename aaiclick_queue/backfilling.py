@@ -9,7 +9,7 @@ from .client import Client, default_client
 from .errors import BadSchedule, UnknownJob
 from .flow import backfill as pages
 from .flow.firing import DUE_COLUMNS
-from .flow.operate import make_operation
+from .flow.operation import make_operation
 from .flow.register import NO_NAME
 from .limits import whoami
 from .operations import Operation, Progress, work_to_end

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from .caps import Lines
@@ -25,6 +25,7 @@ from .spans import TOLD
 log = logging.getLogger("aaiclick_queue.worker")
 
 RESCAN_SECONDS = 1.0  # bounds the loss of any wake-up
+EXPECTED_SECONDS = 0.006  # longer than a writer trusts an early wake-up (client.py)
 SLOW_CLAIM_SECONDS = 4.0  # the heartbeat takes leases that nobody knows of for strangers after 5 s
 REST_SECONDS = 5.0
 EARLY_SECONDS = 0.1
@@ -79,6 +80,33 @@ class Yields:
         return frozenset(queue for queue, spans in self._spans.items() if any(start <= now for start, _ in spans))
 
 
+class Expected:
+    """Tasks of which a wake-up came while they were being committed: they are looked for until they are there."""
+
+    def __init__(self) -> None:
+        self._ids: set[int] = set()
+        self._until = 0.0
+
+    def add(self, ids: Iterable[int]) -> None:
+        """These are on their way."""
+        self._ids.update(ids)
+        self._until = time.monotonic() + EXPECTED_SECONDS
+
+    def looked(self, began: float, claimed: Sequence[Claimed]) -> None:
+        """A look that began then has given these; one that began after the time is the last."""
+        if self._ids:
+            self._ids.difference_update(one.task_id for one in claimed)
+            if began >= self._until:
+                self._ids.clear()
+
+    def none_any_more(self) -> None:
+        """Nothing can be claimed now, so nothing is looked for."""
+        self._ids.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+
 class Claimer:
     """The one claimer of a process."""
 
@@ -103,6 +131,7 @@ class Claimer:
         self._unasked = False  # the next look is the rescan: no wake-up asked for it
         self.turned = 0.0  # monotonic, of the last look
         self._queue_scans = HeadScans()
+        self._expected = Expected()
 
     def stop(self) -> None:
         """Claim no more; a claim that is on its way is taken to its end."""
@@ -118,6 +147,10 @@ class Claimer:
     def look(self) -> None:
         """The same on its own thread, without the turn of the event loop that the way from another one takes."""
         self._kicked.set()
+
+    def expect(self, ids: Iterable[int]) -> None:
+        """These tasks are being committed by somebody at this moment."""
+        self._expected.add(ids)
 
     def ended(self, queue: str) -> None:
         """A run of this queue is over: where its cap was reached, the next may start."""
@@ -149,6 +182,9 @@ class Claimer:
                         await self._worker.look_at_schema()
                     await asyncio.sleep(min(1.0, 0.05 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.5))
                     continue
+                if self._expected:
+                    self._kicked.set()
+                    continue
                 if kicked and not found:
                     self._worker.found_nothing()
                 if not full and not self._stopped:
@@ -163,6 +199,7 @@ class Claimer:
         if self.budget is not None:
             limit = min(limit, self.budget())
         if limit <= 0 or not self.may_claim():
+            self._expected.none_any_more()
             return 0, False
         if self._every_queue and self._queue_scans.due():
             await self._look_for_queues()
@@ -171,12 +208,14 @@ class Claimer:
         resting = self._at_rest(time.monotonic()) | crowded
         if crowded and resting.issuperset(self._line.queues):
             self._had_no_room = True
+            self._expected.none_any_more()
             return 0, False
         wanted = Wanted(limit, worker_id, settings.task_timeout_seconds, settings.grace_seconds, resting)
         async with self._db.connection() as connection:
             began = time.monotonic()
             self._slots.fences.asks()
             claimed = await claim_surely(self._line, connection, wanted)
+        self._expected.looked(began, claimed)
         if METERS.on:
             METERS.claimed(claimed, time.monotonic() - began, unasked=self._unasked)
         self._unasked = False
@@ -235,7 +274,8 @@ class Claimer:
         self._pause = min(self._pause, self._settings.poll_max_seconds)
         # What rests is to be looked at when its rest is over, whatever the settings say of polling.
         longest = RESCAN_SECONDS if crowded or self._at_rest(time.monotonic()) else self._pause
-        await self._either(min(self._pause, longest), *wake)
+        # Sooner and never later than that: it is the longest time between two looks.
+        await self._either(0.9 * min(self._pause, longest), *wake)
 
     async def _either(self, seconds: float, event: asyncio.Event, *others: asyncio.Event) -> None:
         seconds *= random.uniform(0.9, 1.1)

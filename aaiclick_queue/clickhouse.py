@@ -6,6 +6,7 @@ Tables are made on first use. Everything here waits for an answer: on an event l
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC
@@ -122,6 +123,23 @@ _stores: dict[str, Store] = {}
 def store_of(settings: Settings) -> Store:
     """The store of this process for these settings: the embedded engine is opened once a process."""
     return _stores.setdefault(settings.clickhouse_url or "", Store(settings))
+
+
+def is_answering(url: str, seconds: float) -> bool | None:
+    """Whether a server answers in time; None for the embedded engine, which only one process may open."""
+    parts = urlsplit(url)
+    if parts.scheme == "chdb":
+        return None
+    is_secure = parts.scheme in ("https", "clickhouses")
+    kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+    asking = kind(parts.hostname or "localhost", parts.port or (8443 if is_secure else 8123), timeout=seconds)
+    try:
+        asking.request("GET", "/ping")
+        return asking.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        asking.close()
 
 
 def _connect(url: str) -> Client:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -25,19 +26,22 @@ from .flow.enqueue import NewTask, Spec, Told
 from .flow.graph import Plan
 from .flow.kick import kick_claimers, tell_ended
 from .flow.reaper import ensure_partitions
-from .flow.relay import publish_own
+from .flow.relay import FORGET_SECONDS, forget, publish_own
 from .flow.submit import Adding, NewJob, Submitted
 from .local import database_url
 from .middleware import Enqueuing, Middleware, around_enqueue, checked, installed, middleware_here
 from .migrate import require_head
-from .portal import submit
+from .portal import portal_loop, submit
 from .postgres import Database
 from .rows import PART
 from .settings import Settings
-from .streams import Streams
+from .streams import Hint, Streams
 from .tracing import trace_if_wanted
 from .waiting import Waiting
 from .writing import Writer
+
+TRUSTED_SECONDS = 0.004  # how long after an early wake-up a commit is found by those whom it woke (claimer.py)
+QUIET_SECONDS = 0.003
 
 
 class Client:
@@ -55,7 +59,9 @@ class Client:
         self._background: set[asyncio.Task[None]] = set()
         self._untold: list[Told] = []  # committed, and nobody elsewhere is woken yet
         self._publishing = False
-        self._writer = Writer(settings, self.database, self._wake)
+        self._published: list[Told] = []  # rows of the outbox that nobody needs any more
+        self._announced_at = 0.0  # monotonic
+        self._writer = Writer(settings, self.database, self._wake, self._announce)
 
     async def database(self) -> Database:
         """Our own connections, opened and checked on first use."""
@@ -99,7 +105,7 @@ class Client:
         if self._db is not None:
             await self._db.close()
         self._db = self._streams = self._channel = self._loop = None
-        self._untold, self._publishing = [], False
+        self._untold, self._published, self._publishing = [], [], False
 
     def write(
         self,
@@ -162,12 +168,28 @@ class Client:
         self._tell_ended(sorted(cancelled))
         return cancelled
 
-    def _wake(self, told: Sequence[Told]) -> None:
+    def _announce(self, spec: Spec, task_id: int) -> Announced | None:
+        """Wake a worker for a task that is about to be committed, if this process has been quiet.
+
+        A commit takes longer than the way to a worker, which then finds the task a fifth sooner. Who enqueues one
+        after another has its workers awake, and looks that come too soon would only take their time.
+        """
+        now, quiet_since = time.monotonic(), self._announced_at
+        self._announced_at = now
+        if self._streams is None or now - quiet_since < QUIET_SECONDS or not _is_running(self._loop):
+            return None
+        hint = Hint(spec.queue, -spec.priority, task_id, 1, (task_id,), early=True)
+        return Announced(self._in_background(self._streams.publish([hint]), "aaiclick-queue early wake-up"))
+
+    def _wake(self, told: Sequence[Told], announced: Announced | None = None) -> None:
         """Tell claimers here at once, those elsewhere over Redis; an enqueue never waits for either."""
         if not told:
             return
         kick_claimers()
         if self._streams is None or self._loop is None or self._loop.is_closed():
+            return
+        if announced is not None and announced.suffices():
+            self._forget_soon(told)
             return
         if _is_running(self._loop):
             self._start_publishing(told)  # without the turn of the loop that the way from another thread takes
@@ -182,19 +204,34 @@ class Client:
             self._publishing = True
             self._in_background(self._publish(), "aaiclick-queue wake-up")
 
-    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def _publish(self) -> None:
         try:
             while self._untold and self._db is not None and self._streams is not None:
                 told, self._untold = self._untold, []
-                with suppress(StreamsDown, PostgresUnavailable):  # the relay takes what is left
-                    await publish_own(self._db, self._streams, told)
+                with suppress(StreamsDown):  # the relay takes what is left
+                    await publish_own(self._streams, told)
+                    self._forget_soon(told)
         finally:
             self._publishing = False
+
+    def _forget_soon(self, told: Sequence[Told]) -> None:
+        if not self._published:
+            self._in_background(self._forget_published(), "aaiclick-queue outbox")
+        self._published += told
+
+    async def _forget_published(self) -> None:
+        # A little later, with whatever else is published by then: at once it took the claim's time on a small machine.
+        await asyncio.sleep(FORGET_SECONDS)
+        told, self._published = self._published, []
+        with suppress(PostgresUnavailable):
+            if self._db is not None:
+                await forget(self._db, told)
 
     def _nudges(self) -> Channel | None:
         """Where nudges come from and go to, if there is a Redis."""
@@ -210,7 +247,26 @@ class Client:
             self._in_background(_nudge(channel, ids), "aaiclick-queue nudge")
 
 
-def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+class Announced:
+    """A wake-up that was sent while its task was being committed."""
+
+    def __init__(self, sending: asyncio.Task[None]) -> None:
+        self._sending = sending
+        self._sent = time.monotonic()
+        sending.add_done_callback(_seen)
+
+    def suffices(self) -> bool:
+        """Whether whoever heard it looks after this moment, that of the commit, too."""
+        is_there = self._sending.done() and not self._sending.cancelled() and self._sending.exception() is None
+        return is_there and time.monotonic() - self._sent < TRUSTED_SECONDS
+
+
+def _seen(sending: asyncio.Task[None]) -> None:
+    if not sending.cancelled():
+        sending.exception()  # the wake-up after the commit goes the same way, and is what counts
+
+
+def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:
     """Whether the caller runs on this loop."""
     try:
         return asyncio.get_running_loop() is loop
@@ -264,22 +320,29 @@ def given_settings() -> Settings | None:
 
 async def default_client() -> Client:
     """The client of the running loop, made from the settings on first use; it closes with the loop."""
-    instead = _instead[-1] if _instead else None
-    if isinstance(instead, Client):
-        return instead
-    here = settings_here.get(instead)
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    if here not in clients:
-        client = Client(here or Settings.load())
-        guard = _close_with_loop(client)
-        clients[here] = (client, guard)
-        await anext(guard)
-    return clients[here][0]
+    loop = asyncio.get_running_loop()
+    if (known := _known_client(loop)) is not None:
+        return known
+    here = settings_here.get(given_settings())
+    client = Client(here or Settings.load())
+    guard = _close_with_loop(client)
+    _clients.setdefault(loop, {})[here] = (client, guard)
+    await anext(guard)
+    return client
 
 
 def default_blocking_client() -> Client:
     """The client of synchronous code: it lives on the portal's loop."""
-    return submit(default_client())
+    return _known_client(portal_loop()) or submit(default_client())
+
+
+def _known_client(loop: asyncio.AbstractEventLoop) -> Client | None:
+    """The client that calls on this loop are to use, if it is there already."""
+    instead = _instead[-1] if _instead else None
+    if isinstance(instead, Client):
+        return instead
+    known = _clients.get(loop, {}).get(settings_here.get(instead))
+    return known[0] if known is not None else None
 
 
 def forget_clients(settings: Settings) -> list[tuple[asyncio.AbstractEventLoop, Client]]:

@@ -24,6 +24,7 @@ class Where(TypedDict, total=False):
     older_than: float | timedelta
     status: str
     fingerprint: str
+    job_id: int | str
 
 
 WORDS = tuple(Where.__annotations__)
@@ -67,6 +68,15 @@ def _fingerprint(name: str, value: Any) -> str:
     return value
 
 
+def _job_id(name: str, value: Any) -> str:
+    text = str(value)
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) < 2**63:
+        raise BadTask(
+            f"{name}={value!r} is none: give the digits of a job's id, as `aaiclick-queue job list` shows them"
+        )
+    return str(int(text))
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "queue": checked_name,
     "entrypoint": checked_name,
@@ -76,4 +86,5 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "older_than": seconds,
     "status": lambda name, value: checked_name(name, value).upper(),
     "fingerprint": _fingerprint,
+    "job_id": _job_id,
 }

@@ -55,7 +55,7 @@ SELECT name, count(*) AS count, count(*) FILTER (WHERE status = 'COMPLETED') AS 
        percentile_cont(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY waited) AS waits,
        percentile_cont(ARRAY[0.5, 0.95, 1]) WITHIN GROUP (ORDER BY ran) AS runs,
        coalesce(sum(attempt), 0) AS attempts, coalesce(max(attempt), 0) AS most_attempts,
-       (SELECT count(*) FROM looked) AS looked
+       max(id)::text AS newest_id, (SELECT count(*) FROM looked) AS looked
 FROM looked GROUP BY name ORDER BY min(id) LIMIT $3
 """
 STATS = f"""
@@ -142,6 +142,7 @@ class NodeStats(TaskStats, frozen=True):
     """The same of one name; `is_cut` where its job has more tasks than were looked at, or more of that name."""
 
     is_cut: bool
+    newest_id: str  # of those looked at
 
 
 class JobStats(msgspec.Struct, frozen=True):
@@ -175,7 +176,8 @@ async def read_node_stats(db: Database, job_id: int, name: str, *, limit: int = 
     rows = await db.fetch(NODE_STATS, job_id, limit, 1, name, STATS_LIMIT)
     if not rows:
         return None
-    return NodeStats(**_stats(rows[0]), is_cut=total > STATS_LIMIT or rows[0]["looked"] >= limit)
+    is_cut = total > STATS_LIMIT or rows[0]["looked"] >= limit
+    return NodeStats(**_stats(rows[0]), is_cut=is_cut, newest_id=rows[0]["newest_id"])
 
 
 def _stats(row: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 from .flow.inputs import spliced
 from .job_nodes import of_job
 from .postgres import Database
-from .redaction import shown_json
+from .redaction import hidden_in, secrets_in, shown_json
 from .references import references
 
 OUTPUTS_LIMIT = 1_000
@@ -17,14 +17,14 @@ OUTPUTS_BYTES = 16 * 1024 * 1024
 
 # A result may have a megabyte: as many as fit, and what the others are is counted.
 OUTPUTS = f"""
-SELECT name, result, after_gate IS NOT NULL AS continued FROM (
-    SELECT id, coalesce(name, entrypoint) AS name, result, after_gate,
-           sum(coalesce(pg_column_size(result), 0)) OVER (ORDER BY id) AS bytes
-    FROM (SELECT id, name, entrypoint, result, after_gate FROM aaiclick_queue.tasks
+SELECT name, result, kwargs, after_gate IS NOT NULL AS continued FROM (
+    SELECT id, coalesce(name, entrypoint) AS name, result, kwargs, after_gate,
+           sum(coalesce(pg_column_size(result), 0) + pg_column_size(kwargs)) OVER (ORDER BY id) AS bytes
+    FROM (SELECT id, name, entrypoint, result, kwargs, after_gate FROM aaiclick_queue.tasks
           WHERE {of_job("$1")} AND status = 'COMPLETED' ORDER BY job_id, id LIMIT $2) AS t
 ) AS sized WHERE bytes <= $3::bigint ORDER BY id
 """
-RETURNS = "SELECT status, returns FROM aaiclick_queue.jobs WHERE id = $1 AND pruned_at IS NULL"
+RETURNS = "SELECT status, returns, kwargs FROM aaiclick_queue.jobs WHERE id = $1 AND pruned_at IS NULL"
 TASKS_IN_GROUPS = "SELECT coalesce(sum(total), 0)::bigint FROM aaiclick_queue.gates WHERE id = ANY($1::bigint[])"
 
 
@@ -40,7 +40,7 @@ async def read_outputs(db: Database, job_id: int, *, completed: int) -> Outputs:
     outputs: dict[str, Any] = {}
     for row in await db.fetch(OUTPUTS, job_id, OUTPUTS_LIMIT, OUTPUTS_BYTES):
         text = await spliced(db, row["result"], job_id) if row["continued"] and row["result"] else row["result"]
-        outputs[row["name"]] = shown_json(text, db.settings.redact_names)
+        outputs[row["name"]] = _shown(db, text, row["kwargs"])
     return Outputs(outputs, max(0, completed - len(outputs)))
 
 
@@ -54,7 +54,13 @@ async def read_result(db: Database, job_id: int, *, at_most: int | None = None) 
         return True, None
     if at_most is not None and await _named(db, text) > at_most:
         return False, None
-    return True, shown_json(await spliced(db, text, job_id), db.settings.redact_names)
+    return True, _shown(db, await spliced(db, text, job_id), rows[0]["kwargs"])
+
+
+def _shown(db: Database, text: str | None, kwargs: str | None) -> Any:
+    """A result as it may be shown: without the secrets of the arguments it was made from."""
+    names = db.settings.redact_names
+    return hidden_in(shown_json(text, names), secrets_in(kwargs, names))
 
 
 async def _named(db: Database, text: str) -> int:

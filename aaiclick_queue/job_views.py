@@ -14,7 +14,7 @@ from .errors import BadTask, UnknownJob
 from .lasting import Lasting
 from .outcome import Error
 from .postgres import Database
-from .redaction import shown_json
+from .redaction import hidden_in, secrets_in, shown_json
 from .status import JobStatus
 
 SCAN_LIMIT = 100_000  # jobs that one listing looks at, from the newest down
@@ -179,9 +179,12 @@ async def read_job(db: Database, job: int | str) -> JobView:
     if not rows:
         raise UnknownJob(f"no job {job}: it was pruned meanwhile")
     values = dict(rows[0])
+    secrets = secrets_in(values["kwargs"], db.settings.redact_names)
     for column in ("kwargs", "returns", "hooks", "metadata"):
         values[column] = shown_json(values[column], db.settings.redact_names)
-    values["error"] = None if values["error"] is None else Error.read(values["error"])
+    for column in ("returns", "metadata", "error_message"):
+        values[column] = hidden_in(values[column], secrets)
+    values["error"] = None if values["error"] is None else Error.read(values["error"]).without(secrets)
     return JobView(**values)
 
 

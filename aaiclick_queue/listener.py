@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from .caps import Lines
@@ -27,7 +27,7 @@ IDLE_CONSUMER_SECONDS = 60.0
 class Listener:
     """Turns hints into kicks of the claimer."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one value a fact
         self,
         streams: Streams,
         line: Line | Lines,
@@ -35,12 +35,15 @@ class Listener:
         consumer: Callable[[], str],
         room: Callable[[], int],
         kick: Callable[[], None],
+        expect: Callable[[Iterable[int]], None],
     ) -> None:
+        """`expect` is told of tasks that are being committed: one look may come too soon for them."""
         self._streams = streams
         self._line = line
         self._consumer = consumer
         self._room = room
         self._kick = kick
+        self._expect = expect
         self._listening = asyncio.Event()
         self.up = True
 
@@ -68,8 +71,7 @@ class Listener:
                     self.up = True
                     log.info("Redis is back: waiting for wake-ups again")
                 for hint in heard.hints:
-                    if self._line.passed(hint.queue, hint.rank, hint.order_key):
-                        self._line.head.want()
+                    self._learn(hint)
                 if heard.hints and METERS.on:
                     METERS.noticed(self._streams.sent)
                 if heard.hints and self._room() <= 0:
@@ -80,6 +82,12 @@ class Listener:
                     # The claimer goes first: asking Redis again before it took 0.3 ms of each wake-up.
                     self._listening.clear()
                     self._kick()
+
+    def _learn(self, hint: Hint) -> None:
+        if self._line.passed(hint.queue, hint.rank, hint.order_key):
+            self._line.head.want()
+        if hint.early:
+            self._expect(hint.task_ids)
 
     async def leave(self) -> None:
         """Take this worker's consumer out of the groups."""

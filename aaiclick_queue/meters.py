@@ -33,6 +33,7 @@ COUNTED_FROM_ZERO: dict[str, list[Labels]] = {
     "notices_received_total": [("claimed",), ("taken",), ("passed_on",)],
 }
 BUCKETS = {family.name: family.buckets for family in FAMILIES.values()}
+METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 AT_ONCE_SECONDS = 1.0  # in line within this time of its enqueue: nothing delayed it
 
 
@@ -196,11 +197,15 @@ class Meters:
         self.add("outbox_published_total", ("ok",), rows)
         self.observe("relay_batch_seconds", seconds)
 
-    def lapsed(self, queues: Iterable[str], reason: str) -> None:
-        """The reaper took back runs of these queues."""
-        for queue in queues:
-            self.add("leases_lapsed_total", (self.bounded("queue", queue), reason))
+    def lapsed(self, runs: Iterable[tuple[str, str, bool]], reason: str) -> None:
+        """The reaper took back runs: of which queue and entrypoint each, and whether its task ended FAILED by that."""
+        for queue, entrypoint, failed in runs:
+            which = self._which(queue, entrypoint)
+            self.add("leases_lapsed_total", (which[0], reason))
             self.add("rescued_tasks_total", ("lease",))
+            self.add("attempts_finished_total", (*which, "timed_out" if reason == "overrun" else "lost"))
+            if failed:
+                self.add("tasks_failed_total", which)
 
     def job_ended(self, name: str, status: str, seconds: float) -> None:
         """The resolver closed a job."""
@@ -234,7 +239,8 @@ class Meters:
 
     def requested(self, route: str, method: str, status: int, seconds: float) -> None:
         """The server has answered a request."""
-        which = (self.bounded("route", route), method)
+        # Whoever is not known yet may send any word as a method.
+        which = (self.bounded("route", route), method if method in METHODS else OTHER)
         self.add("http_requests_total", (*which, str(status)))
         self.observe("http_request_seconds", seconds, which)
 

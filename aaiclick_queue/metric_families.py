@@ -65,7 +65,11 @@ _counter("tasks_created_total", "queue entrypoint", "Tasks that this process enq
 _counter("tasks_claimed_total", "queue", "Leases that this process took.")
 _counter("tasks_completed_total", "queue entrypoint", "Tasks that ended well here.")
 _counter("tasks_failed_total", "queue entrypoint", "Tasks that ended FAILED here: no attempt is left.")
-_counter("attempts_finished_total", "queue entrypoint outcome", "Runs that ended here, by what they came to.")
+_counter(
+    "attempts_finished_total",
+    "queue entrypoint outcome",
+    "Runs that ended here or were taken back here, by what they came to.",
+)
 _histogram("task_wait_seconds", "queue", WAIT_BUCKETS, "From ready to claimed; a delay that was asked for is none.")
 _histogram("task_duration_seconds", "queue entrypoint", RUN_BUCKETS, "Time of one run.")
 _histogram("worker_task_execution_time_seconds", "", RUN_BUCKETS, "Time of one run, over all that this worker ran.")
@@ -87,7 +91,7 @@ _counter("outbox_published_total", "result", "Outbox rows that became wake-ups, 
 _histogram("relay_batch_seconds", "", QUICK_BUCKETS, "One round of the relay that found something.")
 _histogram("notice_delay_seconds", "", QUICK_BUCKETS, "From a wake-up's publishing, by Redis' clock, to its reading.")
 _counter("notices_received_total", "result", "Wake-ups: claimed, taken (by others, or held), passed_on (no room here).")
-_counter("schedule_ticks_total", "schedule result", "Ticks of schedules: fired, skipped, missed, queued.")
+_counter("schedule_ticks_total", "schedule result", "Ticks of schedules: fired, skipped, missed, queued, error.")
 
 # Plumbing.
 _histogram("db_statement_seconds", "statement", QUICK_BUCKETS, "Statements by name, and passes of background loops.")

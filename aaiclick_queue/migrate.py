@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Work = Callable[["Connection", str, float], T]
 
-HEAD = "0007"
+HEAD = "0008"
 LOCK_TRIES = 100
 # Claims queue up behind a change that waits: first for less than anybody notices, later for longer than Postgres needs
 # to send an autovacuum away (1 s).

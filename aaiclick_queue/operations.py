@@ -1,4 +1,4 @@
-"""Many tasks at once, from Python: purge, move, priority, cancel, retry, by filter, in bounded pages with progress.
+"""Many tasks or jobs at once, from Python: purge, move, priority, cancel, retry, by filter, in pages with progress.
 
 Each is written down as an operation and worked to its end here; the workers' background loops work on it too.
 """
@@ -18,8 +18,10 @@ from .client import Client, default_client
 from .errors import BadTask, UnknownOperation
 from .filters import Where, checked, checked_name, checked_priority
 from .flow.job_retry import jobs_of, retry_in_job
+from .flow.job_sets import ACTS, count_jobs
 from .flow.kick import kick_claimers
-from .flow.operate import make_operation, work_once
+from .flow.operate import work_once
+from .flow.operation import known, make_operation
 from .flow.reaper import ensure_partitions
 from .flow.retry import retry_tasks
 from .flow.retry import unblock as unblock_tasks
@@ -38,6 +40,10 @@ FROM aaiclick_queue.operations
 WHERE id >= coalesce($1::bigint, 0) AND id <= coalesce($1::bigint, $3::bigint - 1, 9223372036854775807)
 ORDER BY id DESC LIMIT $2
 """
+OPEN_OPERATIONS = """
+SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at, updated_at, finished_at
+FROM aaiclick_queue.operations WHERE status = 'OPEN' AND filter->'job' IS NULL ORDER BY id DESC LIMIT $1
+"""
 # It waits for the page that is being worked; one that applies a limit would leave its queue closed.
 CANCEL_OPERATION = """
 UPDATE aaiclick_queue.operations SET status = 'CANCELLED', finished_at = now(), updated_at = now()
@@ -46,7 +52,7 @@ WHERE id = $1 AND status = 'OPEN' AND kind <> 'limit' RETURNING id
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One operation; `total` is None where more than 10,000 tasks were meant."""
+    """One operation; `total` is None where more than 10,000 tasks or jobs were meant."""
 
     id: int
     kind: str
@@ -66,7 +72,7 @@ Progress = Callable[[Operation], None]
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What is to be done to which tasks, checked."""
+    """What is to be done to which tasks or jobs, checked."""
 
     kind: str
     where: dict[str, Any]
@@ -78,7 +84,9 @@ class Change(msgspec.Struct, frozen=True):
         return bool(self.arguments.get("running"))
 
     async def count(self, db: Database) -> Count:
-        """How many tasks it would change."""
+        """How many it would change."""
+        if self.kind in ACTS:
+            return await count_jobs(db, self.kind, self.where, self.arguments.get("pattern"))
         if self.kind == "retry":
             return await count_ended(db, self.where)
         return await count_waiting(db, self.where, running=self.running)
@@ -112,6 +120,11 @@ def cancelling(where: Mapping[str, Any], *, running: bool = False, everything: b
 def retrying(where: Mapping[str, Any], *, everything: bool = False) -> Change:
     """Run ended tasks again."""
     return Change("retry", checked(where, everything=everything, statuses=ENDED))
+
+
+def changing_jobs(act: str, where: Mapping[str, Any], *, pattern: str | None = None) -> Change:
+    """Cancel, retry, pause or resume jobs: by status, name and run_type, or by `ids`; `pattern` is for their names."""
+    return Change(f"{act}_jobs", dict(where), {} if pattern is None else {"pattern": pattern})
 
 
 async def purge(
@@ -221,15 +234,17 @@ async def begin(db: Database, change: Change, count: Count, *, by: str | None = 
 
 async def work_to_end(db: Database, operation_id: int, *, progress: Progress | None = None) -> Operation:
     """Work on an operation, beside workers that do, until it has ended; cancelled, it stays open for them."""
+    begun: list[int] = []
     try:
         while True:
             worked = await work_once(db, operation_id)
             if worked and worked.moved:
                 kick_claimers()
+            begun = await _work_begun(db, [*begun, *(worked.begun if worked else ())])
             operation = await read_operation(db, operation_id)
             if progress is not None:
                 progress(operation)
-            if operation.status != "OPEN":
+            if operation.status != "OPEN" and not begun:
                 return operation
             await asyncio.sleep(BUSY_SECONDS if worked is None else worked.pause)
     except asyncio.CancelledError:
@@ -237,12 +252,31 @@ async def work_to_end(db: Database, operation_id: int, *, progress: Progress | N
         raise
 
 
+async def _work_begun(db: Database, begun: Iterable[int]) -> list[int]:
+    """Work on what an operation has begun for the tasks of jobs; gives what has to wait for somebody."""
+    left = []
+    for one in begun:
+        worked = await work_once(db, one)
+        while worked and worked.status == "OPEN" and not worked.pause:
+            worked = await work_once(db, one)
+        left += [one] if worked and worked.status == "OPEN" else []
+    return left
+
+
 async def read_operations(
     db: Database, *, limit: int = 100, operation_id: int | None = None, before: int | None = None
 ) -> list[Operation]:
     """Operations, newest first; older than `before`."""
-    rows = [dict(row) for row in await db.fetch(OPERATIONS, operation_id, limit, before)]
-    return [Operation(**row | {"filter": _words(row["filter"]), "arguments": _words(row["arguments"])}) for row in rows]
+    return [_read(row) for row in await db.fetch(OPERATIONS, operation_id, limit, before)]
+
+
+async def read_open_operations(db: Database, *, limit: int) -> list[Operation]:
+    """Open ones that do not concern one job alone, newest first."""
+    return [_read(row) for row in await db.fetch(OPEN_OPERATIONS, limit)]
+
+
+def _read(row: Any) -> Operation:
+    return Operation(**known(row) | {"filter": _words(row["filter"]), "arguments": _words(row["arguments"])})
 
 
 def _words(text: str) -> dict[str, Any]:

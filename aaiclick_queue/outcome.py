@@ -55,6 +55,13 @@ class Error(msgspec.Struct, frozen=True, omit_defaults=True):
         except msgspec.ValidationError:
             return cls("Unknown", cut(text, MESSAGE_LIMIT))
 
+    def without(self, secrets: Sequence[str]) -> Error:
+        """The same without these secrets, for one that was written with them."""
+        if not secrets:
+            return self
+        told = {"message": hidden(self.message, secrets), "traceback": hidden(self.traceback, secrets)}
+        return msgspec.structs.replace(self, **told)
+
     def text(self) -> str:
         """JSON that Postgres takes."""
         return msgspec.json.encode(self).decode()

@@ -24,6 +24,9 @@ from .schema import schema_sql
 from .settings import Settings, masked
 
 DIAL_SECONDS = 5.0
+# A statement stays prepared as long as its connection: asyncpg forgets each after five minutes, and whoever claims or
+# enqueues then waits for it to be planned anew.
+PREPARED = {"max_cached_statement_lifetime": 0}
 WRITABLE = re.compile(r"[?&]target_session_attrs=(read-write|primary)\b")
 SESSION = {
     "application_name": "aaiclick-queue",
@@ -290,7 +293,7 @@ class Database:
         if not self._pooled:
             given = SESSION | self._session
             try:
-                return await dial(self._dsn, command_timeout=self._patience, server_settings=given)
+                return await dial(self._dsn, command_timeout=self._patience, server_settings=given, **PREPARED)
             except asyncpg.ProtocolViolationError as error:
                 if "startup parameter" not in str(error):
                     raise

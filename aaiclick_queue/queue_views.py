@@ -6,7 +6,7 @@ Rows are frozen structs that encode to JSON as they are; ids are texts, because 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -14,15 +14,24 @@ import msgspec
 from .flow.lines import COUNT_LIMIT, QUEUES_LIMIT, exact_ready, look_at_queues
 from .postgres import Database
 
-WORKERS = """
+EPOCH = datetime.fromtimestamp(0, UTC)
+LATEST = 10**17 - 1  # microseconds
+
+_WORKERS = """
 SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots, w.fleet,
        (SELECT count(*) FROM aaiclick_queue.leases l WHERE l.worker_id = w.id) AS running,
        extract(epoch FROM now() - w.last_heartbeat)::float8 AS heartbeat_seconds, w.tasks_completed AS completed,
        w.tasks_failed AS failed, w.tasks_lost AS lost, w.version, w.started_at, w.stopped_at, w.entrypoints,
        w.rss_bytes, w.lag_seconds, w.skew_seconds
 FROM aaiclick_queue.workers w
-ORDER BY w.status IN ('LOST', 'STOPPED'), w.started_at DESC LIMIT $1
 """
+_ENDED = "(w.status IN ('LOST', 'STOPPED'))"
+WORKERS = f"""{_WORKERS}
+WHERE $2::boolean IS NULL OR {_ENDED} > $2 OR {_ENDED} = $2 AND (
+    w.started_at < $3::timestamptz OR w.started_at = $3::timestamptz AND w.id > $4::bigint)
+ORDER BY {_ENDED}, w.started_at DESC, w.id LIMIT $1
+"""
+WORKER = f"{_WORKERS} WHERE w.id = $1"
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -81,16 +90,23 @@ class WorkerView(msgspec.Struct, frozen=True):
     lag_seconds: float | None = None  # by which its event loop was late, at worst since the beat before
     skew_seconds: float | None = None  # its host's clock minus the database's
 
+    @property
+    def place(self) -> str:
+        """Where it stands in the list, for the page behind it: by what it was, so that it need not be there then."""
+        began = (self.started_at.replace(tzinfo=UTC) - EPOCH) // timedelta(microseconds=1)
+        return f"{int(self.status in ('LOST', 'STOPPED'))}.{max(0, min(began, LATEST))}.{self.id}"
+
 
 async def list_queues(
-    db: Database, *, limit: int = 100, name: str | None = None, counted: int | None = None
+    db: Database, *, limit: int = 100, name: str | None = None, after: str | None = None, counted: int | None = None
 ) -> list[QueueView]:
-    """Every queue that has work, a pause or a worker, by name.
+    """Every queue that has work, a pause or a worker, by name; those behind `after`.
 
     With `counted`, so many tasks over all lines are counted, and of a longer one it is told what the last minute had.
     """
     views = []
-    for row in await look_at_queues(db, limit=limit, name=name, counted=counted or COUNT_LIMIT * QUEUES_LIMIT):
+    most = counted or COUNT_LIMIT * QUEUES_LIMIT
+    for row in await look_at_queues(db, limit=limit, name=name, after=after, counted=most):
         values = dict(row) | {name: bool(row[name]) for name in ("delayed_is_more", "waiting_is_more")}
         for column in ("share", "ready_count", "counted_seconds", "sampled", "sampled_seconds", "depth"):
             del values[column]
@@ -113,6 +129,16 @@ def _counted_before(row: Any) -> dict[str, Any]:
     return {"ready": row["sampled"], "ready_is_more": False, "ready_at_seconds": row["sampled_seconds"]}
 
 
-async def list_workers(db: Database, *, limit: int = 100) -> list[WorkerView]:
-    """Workers, those that live first."""
-    return [WorkerView(**dict(row)) for row in await db.fetch(WORKERS, limit)]
+async def list_workers(db: Database, *, limit: int = 100, after: str | None = None) -> list[WorkerView]:
+    """Workers, those that live first, then the newest; those behind the place of one."""
+    place: tuple[Any, ...] = (None, None, None)
+    if after is not None:
+        ended, began, number = (int(part) for part in after.split("."))
+        place = bool(ended), EPOCH + timedelta(microseconds=began), min(number, 2**63 - 1)
+    return [WorkerView(**dict(row)) for row in await db.fetch(WORKERS, limit, *place)]
+
+
+async def get_worker(db: Database, worker_id: int) -> WorkerView | None:
+    """One worker; None where there is none, or no longer."""
+    rows = await db.fetch(WORKER, worker_id)
+    return WorkerView(**dict(rows[0])) if rows else None

@@ -81,12 +81,17 @@ async def rerun(
     job: int | WithId, *, from_: int | str | WithId, client: Client | None = None, by: str | None = None
 ) -> set[int]:
     """Run a job again from one of its tasks on, given by its id or its name: `clear_task` of that task."""
-    db, job_id = await _database(client), id_of("job", job)
-    task_id = await _called(db, job_id, from_) if isinstance(from_, str) else id_of("task", from_)
+    task_id = await task_of_job(await _database(client), id_of("job", job), from_)
+    return await clear_task(task_id, client=client, by=by)
+
+
+async def task_of_job(db: Database, job_id: int, given: int | str | WithId) -> int:
+    """The id of a task of that job that was given by it, or by its name in the job."""
+    task_id = await _called(db, job_id, given) if isinstance(given, str) else id_of("task", given)
     rows = await db.fetch(STATUS_OF_TASK, task_id)
     if rows and rows[0]["job_id"] != job_id:
         raise UnknownTask(f"task {task_id} is not in job {job_id}: give one of its tasks")
-    return await clear_task(task_id, client=client, by=by)
+    return task_id
 
 
 async def retry_task(task: int | WithId, *, client: Client | None = None, by: str | None = None) -> bool:

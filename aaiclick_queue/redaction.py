@@ -62,6 +62,17 @@ def redacted_text(text: str, more_names: str | None = None) -> str:
         return text
 
 
+def masked_in(arguments: Any) -> list[str]:
+    """Names of the arguments that are, or hold, the sign: what was shown, and not what it stands for."""
+    given = arguments if isinstance(arguments, Mapping) else {}
+    return [str(name) for name, value in given.items() if _is_masked(value)]
+
+
+def masked_text(names: Sequence[str]) -> str:
+    """Why arguments with the sign are refused, and what to do."""
+    return f"{', '.join(names[:5])}: {SIGN} is shown instead of a secret: give the secret itself, or leave it out"
+
+
 def secrets_in(text: str | None, more_names: str | None = None) -> tuple[str, ...]:
     """The texts in arguments that nobody may see, the longest first: for what a run says of itself."""
     names = names_of(more_names)
@@ -149,6 +160,14 @@ def _is_secret(name: Any, value: Any, names: re.Pattern[str]) -> bool:
     if isinstance(value, int | float) and str(name).lower().endswith("tokens"):
         return False
     return names.search(str(name)) is not None
+
+
+def _is_masked(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_is_masked(inner) for inner in value.values())
+    if isinstance(value, list | tuple):
+        return any(_is_masked(one) for one in value)
+    return isinstance(value, str) and value == SIGN
 
 
 def _named(value: Any, names: re.Pattern[str]) -> Iterator[str]:

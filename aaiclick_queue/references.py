@@ -44,15 +44,23 @@ def count(text: str) -> int:
 
 def renumbered(text: str, ids: Mapping[int, int]) -> str:
     """The text with other ids where the mapping has them."""
+    return renumbered_inputs(text, ids)[0]
+
+
+def renumbered_inputs(text: str, ids: Mapping[int, int]) -> tuple[str, bool]:
+    """The same, and whether any of them is to be filled in."""
+    is_any = False
 
     def other(found: re.Match[str]) -> str:
+        nonlocal is_any
         kind, number = found.groups()
+        is_any = is_any or kind[0] != "$"
         if number[0] != "[":  # the commonest, a hundred thousand times
             return f'{{"${kind}":{ids.get(int(number), number)}}}'
         one = _read(found)
         return str(one._replace(ids=tuple(ids.get(n, n) for n in one.ids)))
 
-    return _REFERENCE.sub(other, text)
+    return _REFERENCE.sub(other, text), is_any
 
 
 def replaced(text: str, value: Callable[[Reference], str]) -> str:

@@ -25,7 +25,7 @@ from .flow.schedule_rows import aware, naive
 from .jobs import Job
 from .limits import whoami
 from .postgres import Database
-from .redaction import shown_json
+from .redaction import masked_in, masked_text, shown_json
 from .schedule_options import ScheduleOptions
 from .sealing import sealed_by_name
 from .tasks import Task
@@ -134,43 +134,53 @@ class TickView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def register_job(
-    name: str, entrypoint: str | Job[Any, Any] | Task[Any, Any], *, client: Client | None = None, **options: Any
+    name: str,
+    entrypoint: str | Job[Any, Any] | Task[Any, Any],
+    *,
+    client: Client | None = None,
+    by: str | None = None,
+    **options: Any,
 ) -> RegisteredJob:
-    """Write a new registered job; one of that name is refused with JobExists."""
+    """Write a new registered job; one of that name is refused with JobExists. `by` is noted as who did it."""
     new = registration(name, entrypoint, options)
     if isinstance(entrypoint, str):
         new = await _sealed(client, new)
-    return await _changed(client, name, lambda registrar: registrar.write(new, only_new=True))
+    return await _changed(client, name, lambda registrar: registrar.write(new, only_new=True), by=by)
 
 
 async def upsert_registered_job(
-    name: str, entrypoint: str | Job[Any, Any] | Task[Any, Any], *, client: Client | None = None, **options: Any
+    name: str,
+    entrypoint: str | Job[Any, Any] | Task[Any, Any],
+    *,
+    client: Client | None = None,
+    by: str | None = None,
+    **options: Any,
 ) -> RegisteredJob:
     """Write a registered job, or overwrite all of the one with that name."""
     new = registration(name, entrypoint, options)
     if isinstance(entrypoint, str):
         new = await _sealed(client, new)
-    return await _changed(client, name, lambda registrar: registrar.write(new))
+    return await _changed(client, name, lambda registrar: registrar.write(new), by=by)
 
 
-async def enable_job(name: str, *, client: Client | None = None) -> RegisteredJob:
+async def enable_job(name: str, *, client: Client | None = None, by: str | None = None) -> RegisteredJob:
     """Let it run by its schedule again, from now on."""
-    return await _changed(client, name, lambda registrar: registrar.turn(name, enabled=True))
+    return await _changed(client, name, lambda registrar: registrar.turn(name, enabled=True), by=by)
 
 
-async def disable_job(name: str, *, client: Client | None = None) -> RegisteredJob:
+async def disable_job(name: str, *, client: Client | None = None, by: str | None = None) -> RegisteredJob:
     """Let it not run by its schedule; what runs goes on, and run_job works."""
-    return await _changed(client, name, lambda registrar: registrar.turn(name, enabled=False))
+    return await _changed(client, name, lambda registrar: registrar.turn(name, enabled=False), by=by)
 
 
-async def reset_registered_job(name: str, *, client: Client | None = None) -> RegisteredJob:
+async def reset_registered_job(name: str, *, client: Client | None = None, by: str | None = None) -> RegisteredJob:
     """Give a schedule that was edited back to the code that declared it."""
 
     async def give_back(registrar: Registrar) -> None:
         if not await registrar.give_back(name):
             raise BadSchedule(f"no code has declared {name!r}: change it with upsert_registered_job")
 
-    return await _changed(client, name, give_back)
+    return await _changed(client, name, give_back, by=by)
 
 
 async def get_registered_job(name: str, *, client: Client | None = None) -> RegisteredJob:
@@ -204,10 +214,10 @@ async def read_next_due(db: Database, *, limit: int) -> list[RegisteredJob]:
     return [_view(row, db.settings.redact_names) for row in await db.fetch(NEXT_DUE, limit)]
 
 
-async def delete_registered_job(name: str, *, client: Client | None = None) -> bool:
+async def delete_registered_job(name: str, *, client: Client | None = None, by: str | None = None) -> bool:
     """Forget a registered job and its history; its runs stay. False when there was none."""
     db = await (client or await default_client()).database()
-    registered_id = await register.delete(db, name, by=whoami())
+    registered_id = await register.delete(db, name, by=by or whoami())
     while registered_id is not None and await register.delete_ticks(db, registered_id):
         pass
     return registered_id is not None
@@ -268,6 +278,8 @@ def registration(
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_LIMIT or "\x00" in name:
         raise BadSchedule(f"name={name!r}: give a text of 1 to {NAME_LIMIT} characters")
     given, more = ScheduleOptions.given(options), dict[str, Any]()
+    if names := masked_in(given.default_kwargs):
+        raise BadSchedule(f"default_kwargs: {masked_text(names)}")
     if isinstance(entrypoint, Job | Task):
         given.refuse_unknown(entrypoint.entrypoint, entrypoint.signature.parameters, name=name)
         given, more = inherited(entrypoint, given)
@@ -299,12 +311,14 @@ async def _sealed(client: Client | None, new: Registration) -> Registration:
     return msgspec.structs.replace(new, given=msgspec.structs.replace(new.given, default_kwargs=kwargs))
 
 
-async def _changed(client: Client | None, name: str, change: Callable[[Registrar], Awaitable[Any]]) -> RegisteredJob:
+async def _changed(
+    client: Client | None, name: str, change: Callable[[Registrar], Awaitable[Any]], *, by: str | None
+) -> RegisteredJob:
     client = client or await default_client()
     db = await client.database()
     async with db.transaction() as tx:
         take = (await id_source(tx)).take
-        await change(Registrar(tx, take, by=whoami(), seconds=client.settings.job_timeout_seconds))
+        await change(Registrar(tx, take, by=by or whoami(), seconds=client.settings.job_timeout_seconds))
     kick_scheduler()
     return await get_registered_job(name, client=client)
 

@@ -39,13 +39,17 @@ INT4, INT8 = 2**31 - 1, 2**63 - 1
 
 
 class Hint(msgspec.Struct, frozen=True):
-    """About `n` tasks became ready in this queue, the first of them at (rank, order_key) in line."""
+    """About `n` tasks became ready in this queue, the first of them at (rank, order_key) in line.
+
+    `early`: they are being committed at this moment, so who hears it looks until they are there, for a moment.
+    """
 
     queue: str
     rank: int
     order_key: int
     n: int
     task_ids: tuple[int, ...] = ()
+    early: bool = False
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -217,14 +221,17 @@ def _entries(hints: Sequence[Hint]) -> Iterator[Hint]:
         n = max(1, sum(hint.n for hint in same))
         ids = [task_id for hint in same for task_id in hint.task_ids]
         count = min(-(-n // TASKS_AN_ENTRY), ENTRIES_A_QUEUE)
+        early = any(hint.early for hint in same)
         for i in range(count):
-            yield Hint(queue, rank, order_key, n // count + (i < n % count), tuple(ids[i::count][:TASKS_AN_ENTRY]))
+            share = tuple(ids[i::count][:TASKS_AN_ENTRY])
+            yield Hint(queue, rank, order_key, n // count + (i < n % count), share, early)
 
 
 def _xadd(key: str, entry: Hint) -> tuple[Any, ...]:
     fields = ("rank", entry.rank, "order_key", entry.order_key, "n", entry.n)
     ids = ("task_ids", ",".join(map(str, entry.task_ids))) if entry.task_ids else ()
-    return ("XADD", key, "MAXLEN", "~", ENTRIES_KEPT, "*", *fields, *ids)
+    early = ("early", 1) if entry.early else ()
+    return ("XADD", key, "MAXLEN", "~", ENTRIES_KEPT, "*", *fields, *ids, *early)
 
 
 def _heard(answer: Any, names: Mapping[bytes, str], *, rescan: bool) -> Heard:
@@ -263,6 +270,7 @@ def _hint(queue: str, said: Mapping[Any, Any]) -> Hint | None:
         order_key,
         _number(said.get(b"n"), 1, INT4) or 1,
         tuple(task_id for task_id in ids if task_id is not None) if whole else (),
+        said.get(b"early") == b"1",
     )
 
 

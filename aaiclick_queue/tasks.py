@@ -211,6 +211,7 @@ class Task(Generic[P, R]):
         self.defaults = defaults
         self.node_name = defaults.name or self.entrypoint.rpartition(".")[2]
         self.has_templates = any("{" in (key or "") for key in (defaults.concurrency_key, defaults.order_by))
+        self._specs: dict[int | None, Spec] = {}  # by the attempts that settings name
 
     def node_spec(self, settings: Settings | None, *, queue: str | None, priority: int | None) -> Spec:
         """What its nodes share: its own options, over those of the job. Without settings its worker's decide."""
@@ -270,14 +271,20 @@ class Task(Generic[P, R]):
         return found["connection"], found["client"]
 
     def _spec(self, settings: Settings | None) -> Spec:
+        # Of a task by name its worker knows the number.
+        attempts = settings.max_attempts if settings and self.is_here else None
+        if attempts not in self._specs:
+            self._specs[attempts] = self._made_spec(attempts)
+        return self._specs[attempts]
+
+    def _made_spec(self, max_attempts: int | None) -> Spec:
         given = self.defaults
         return Spec(
             entrypoint=self.entrypoint,
             queue=given.queue or DEFAULT_QUEUE,
             priority=given.priority or 0,
             name=given.name,
-            # Of a task by name its worker knows the number.
-            max_attempts=given.max_attempts or (settings.max_attempts if settings and self.is_here else None),
+            max_attempts=given.max_attempts or max_attempts,
             retry=given.retry.text() if given.retry else None,
             timeout=given.timeout,
             flags=_flags(given),

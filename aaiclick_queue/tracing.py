@@ -1,6 +1,9 @@
-"""Tracing as a switch: TRACING=on sets up OpenTelemetry's SDK by its own OTEL_* variables, in workers and loops."""
+"""Tracing as a switch: TRACING=on sets up OpenTelemetry's SDK by its own OTEL_* variables, in each of our processes."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from .settings import Settings
 from .spans import TOLD
@@ -12,6 +15,18 @@ def trace_if_wanted(settings: Settings) -> None:
         from .integrations.otel_setup import turn_on
 
         turn_on(settings)
+
+
+@contextmanager
+def in_trace_of(headers: Mapping[str, str]) -> Iterator[None]:
+    """What is enqueued inside belongs to the trace that a request's headers name, where this process makes spans."""
+    if TOLD.tracer is None:
+        yield
+        return
+    from .integrations.otel_setup import continued
+
+    with continued(headers):
+        yield
 
 
 def flush_traces() -> None:

@@ -15,7 +15,7 @@ from .job_nodes import NodeView, read_node
 from .lasting import Lasting
 from .outcome import Error
 from .postgres import Database
-from .redaction import hidden, hidden_in, secrets_in, shown_json
+from .redaction import hidden_in, secrets_in, shown_json
 from .searching import SEARCH_LIMIT, Search, look_through
 from .status import Status
 from .view_rows import (
@@ -255,7 +255,7 @@ async def get_task(db: Database, task_id: int) -> TaskView | None:
     secrets = secrets_in(values["kwargs"], names)
     for column in ("kwargs", "result", "retry", "hooks", "metadata", "progress", "checkpoint"):
         values[column] = shown_json(values[column], names)
-    for column in ("metadata", "progress", "checkpoint"):
+    for column in ("result", "metadata", "progress", "checkpoint"):
         values[column] = hidden_in(values[column], secrets)
     values["error"] = _error(values["error"], secrets)
     view = TaskView(**values)
@@ -309,8 +309,4 @@ def _last_attempt(task: TaskView) -> Sequence[AttemptView]:
 
 
 def _error(text: str | None, secrets: Sequence[str]) -> Error | None:
-    if text is None:
-        return None
-    error = Error.read(text)
-    told = {"message": hidden(error.message, secrets), "traceback": hidden(error.traceback, secrets)}
-    return msgspec.structs.replace(error, **told) if secrets else error
+    return None if text is None else Error.read(text).without(secrets)

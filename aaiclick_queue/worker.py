@@ -208,6 +208,7 @@ class Worker:
                     consumer=lambda: str(self.worker_id),
                     room=self.slots.room,
                     kick=self._claimer.look,
+                    expect=self._claimer.expect,
                 )
                 loops.append(group.create_task(self._claimer.listener.run()))
                 loops.append(group.create_task(Nudges(self._channel()).run()))

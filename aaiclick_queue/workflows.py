@@ -6,7 +6,8 @@ more.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -24,13 +25,14 @@ MEMORY_LIMIT = 100
 MEMORY_DAYS = 7
 TEXT_LIMIT = 200
 
+_NODE = "regexp_replace(coalesce(name, entrypoint), '(#\\d+|\\[\\d+\\])$', '')"
 _SINCE = "((extract(epoch FROM now() - make_interval(days => $1::int)) * 1000)::bigint << 22)"
 _SECONDS = "date_part('epoch', finished_at - started_at)"  # extract counts in numeric, which is slow
 _TEXT = f"left(f.error_type || coalesce(': ' || nullif(t.error->>'message', ''), ''), {TEXT_LIMIT})"
-WORKFLOWS = f"""
+_WORKFLOWS = f"""
 WITH looked AS MATERIALIZED (
     SELECT name, status, {_SECONDS} AS ran FROM aaiclick_queue.jobs
-    WHERE id >= {_SINCE} AND pruned_at IS NULL ORDER BY id DESC LIMIT $2
+    WHERE id >= {_SINCE} AND pruned_at IS NULL{{which}} ORDER BY id DESC LIMIT $2
 )
 SELECT name, count(*) AS total, count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
        count(*) FILTER (WHERE status = 'FAILED') AS failed, count(*) FILTER (WHERE status = 'CANCELLED') AS cancelled,
@@ -38,6 +40,23 @@ SELECT name, count(*) AS total, count(*) FILTER (WHERE status = 'COMPLETED') AS 
        percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY ran) FILTER (WHERE status = 'COMPLETED') AS spread,
        (SELECT count(*) FROM looked) AS looked
 FROM looked GROUP BY name ORDER BY count(*) DESC, name LIMIT $3
+"""
+WORKFLOWS = _WORKFLOWS.format(which="")
+WORKFLOW = _WORKFLOWS.format(which=" AND name = $4::text")
+# By the end of jobs there is no index: of the newest ones, those that ended in time.
+JOBS_ENDED = f"""
+WITH looked AS MATERIALIZED (
+    SELECT id, status, finished_at, {_SECONDS} AS ran FROM aaiclick_queue.jobs WHERE pruned_at IS NULL
+    ORDER BY id DESC LIMIT $3
+)
+SELECT edge.looked, edge.first_at, ended.start, ended.completed, ended.failed, ended.average_seconds
+FROM (SELECT count(*) AS looked, to_timestamp((min(id) >> 22) / 1000.0) AS first_at FROM looked) AS edge
+LEFT JOIN (
+    SELECT to_timestamp(floor(date_part('epoch', finished_at) / $2::float8) * $2::float8) AS start,
+           count(*) FILTER (WHERE status = 'COMPLETED') AS completed,
+           count(*) FILTER (WHERE status = 'FAILED') AS failed,
+           avg(ran) FILTER (WHERE status = 'COMPLETED') AS average_seconds
+    FROM looked WHERE finished_at > now() - make_interval(secs => $1::float8) GROUP BY 1) AS ended ON true
 """
 # The newest failures by their age; the text of an error is in the task's own row.
 _FAILED = """
@@ -50,13 +69,23 @@ CROSS JOIN LATERAL (SELECT error, job_id FROM aaiclick_queue.tasks WHERE id = f.
 JOIN LATERAL (SELECT name FROM aaiclick_queue.jobs WHERE id = t.job_id OFFSET 0) AS j ON true
 GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT $3
 """
+# $4 the name of a job, or NULL.
+_OF_WORKFLOW = f"""
+FROM ({_FAILED}) AS f
+CROSS JOIN LATERAL (
+    SELECT error, job_id, {_NODE} AS node FROM aaiclick_queue.tasks WHERE id = f.task_id OFFSET 0) AS t
+LEFT JOIN LATERAL (SELECT name FROM aaiclick_queue.jobs WHERE id = t.job_id OFFSET 0) AS j ON true
+WHERE ($4::text IS NULL OR j.name = $4::text)"""
 FAILURE_TEXTS = f"""
 SELECT {_TEXT} AS text, count(*) AS count, max(f.failed_at) AS last_at, min(f.failed_at) AS first_at,
-       array_agg(DISTINCT f.entrypoint) AS entrypoints, sum(count(*)) OVER () AS looked
-FROM ({_FAILED}) AS f
-CROSS JOIN LATERAL (SELECT error FROM aaiclick_queue.tasks WHERE id = f.task_id OFFSET 0) AS t
-GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $3
+       array_agg(DISTINCT f.entrypoint) AS entrypoints, sum(count(*)) OVER () AS total
+{_OF_WORKFLOW} GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT $3
 """
+FAILURES_BY_NODE = f"""
+SELECT j.name AS workflow, t.node, {_TEXT} AS text, count(*) AS count
+{_OF_WORKFLOW} AND j.name IS NOT NULL GROUP BY 1, 2, 3 ORDER BY 4 DESC, 1, 2, 3 LIMIT $3
+"""
+FAILURES_LOOKED = f"SELECT count(*) AS n FROM ({_FAILED}) AS f"
 FAILURES_BY_PLACE = f"""
 SELECT f.queue, f.entrypoint, count(*) AS count FROM ({_FAILED}) AS f GROUP BY f.queue, f.entrypoint
 """
@@ -66,7 +95,7 @@ WITH run AS MATERIALIZED (
     ORDER BY id DESC LIMIT $3
 ), looked AS MATERIALIZED (
     SELECT t.node, t.status, t.attempt, t.ran FROM run CROSS JOIN LATERAL (
-        SELECT regexp_replace(coalesce(name, entrypoint), '(#\\d+|\\[\\d+\\])$', '') AS node, status, attempt,
+        SELECT {_NODE} AS node, status, attempt,
                {_SECONDS} AS ran
         FROM aaiclick_queue.tasks WHERE job_id = run.id AND member_gate IS NOT NULL ORDER BY job_id, id LIMIT $4) AS t
     LIMIT $4
@@ -103,12 +132,30 @@ class FailureKind(msgspec.Struct, frozen=True):
     entrypoints: list[str]
 
 
+class JobsEnded(msgspec.Struct, frozen=True):
+    """How jobs ended in some time, and what the completed ones took; None for a time before the newest 20,000 jobs."""
+
+    completed: int | None = 0
+    failed: int | None = 0
+    average_seconds: float | None = None
+
+
+class NodeFailure(msgspec.Struct, frozen=True):
+    """An error of one task of the jobs of one name, and how often."""
+
+    workflow: str
+    node: str
+    text: str
+    count: int
+
+
 class Failures(msgspec.Struct, frozen=True):
-    """The commonest errors of tasks that are FAILED."""
+    """The commonest errors of tasks that are FAILED; and by the names of jobs and of tasks in them."""
 
     days: int
     items: list[FailureKind]
-    total: int  # failures that were looked at
+    by_node: list[NodeFailure]
+    total: int  # failures that were counted
     is_cut: bool
 
 
@@ -180,10 +227,13 @@ class Memory(msgspec.Struct, frozen=True):
     is_cut: bool
 
 
-async def read_workflows(db: Database, *, days: int) -> Workflows:
-    """Jobs by name that were made in the last days, newest 20,000."""
+async def read_workflows(db: Database, *, days: int, name: str | None = None) -> Workflows:
+    """Jobs by name that were made in the last days, newest 20,000; of one name if that is given."""
     days = _days(days)
-    rows = await db.fetch(WORKFLOWS, days, JOBS_LIMIT, NAMES_LIMIT)
+    if name is None:
+        rows = await db.fetch(WORKFLOWS, days, JOBS_LIMIT, NAMES_LIMIT)
+    else:
+        rows = await db.fetch(WORKFLOW, days, JOBS_LIMIT, NAMES_LIMIT, name)
     common: dict[str, list[FailureText]] = {}
     for row in await db.fetch(COMMON_FAILURES, days, FAILURES_LIMIT, FAILURES_LIMIT):
         texts = common.setdefault(row["name"], [])
@@ -212,13 +262,29 @@ async def read_workflow_nodes(db: Database, name: str, *, days: int) -> Workflow
     return WorkflowNodes(name, days, items, cut)
 
 
-async def read_failure_texts(db: Database, *, days: int, limit: int = 20) -> Failures:
-    """The commonest errors of the newest 10,000 tasks that failed in the last days and are FAILED still."""
-    days = _days(days)
-    rows = await db.fetch(FAILURE_TEXTS, days, FAILURES_LIMIT, max(1, min(limit, 1000)))
-    looked = int(rows[0]["looked"]) if rows else 0
+async def read_jobs_ended(db: Database, starts: Sequence[datetime], step: timedelta) -> list[JobsEnded]:
+    """How jobs ended in each of these steps of time up to now, of the newest 20,000 jobs."""
+    seconds = step.total_seconds()
+    rows = await db.fetch(JOBS_ENDED, seconds * (len(starts) + 1), seconds, JOBS_LIMIT)
+    ended = {row["start"]: JobsEnded(row["completed"], row["failed"], row["average_seconds"]) for row in rows}
+    known_at = rows[0]["first_at"] if rows[0]["looked"] >= JOBS_LIMIT else None
+    nothing, unknown = JobsEnded(), JobsEnded(None, None)
+    return [unknown if known_at is not None and start < known_at else ended.get(start, nothing) for start in starts]
+
+
+async def read_failure_texts(db: Database, *, days: int, limit: int = 20, name: str | None = None) -> Failures:
+    """The commonest errors of the newest 3,000 tasks that failed in the last days and are FAILED still.
+
+    With a name, those of the tasks of jobs of that name.
+    """
+    days, limit = _days(days), max(1, min(limit, 1000))
+    rows = await db.fetch(FAILURE_TEXTS, days, FAILURES_LIMIT, limit, name)
+    nodes = await db.fetch(FAILURES_BY_NODE, days, FAILURES_LIMIT, limit, name)
+    looked: int = await db.fetchval(FAILURES_LOOKED, days, FAILURES_LIMIT)
     items = [FailureKind(**{field: row[field] for field in FailureKind.__struct_fields__}) for row in rows]
-    return Failures(days, items, looked, looked >= FAILURES_LIMIT)
+    total = int(rows[0]["total"]) if rows else 0
+    by_node = [NodeFailure(**dict(row)) for row in nodes]
+    return Failures(days, items, by_node, total, looked >= FAILURES_LIMIT)
 
 
 async def read_memory(db: Database) -> Memory:

@@ -23,7 +23,7 @@ from .flow.plain import insert_plain, is_plain
 from .flow.submit import Adding, NewJob, Submitted, add_to_job, submit_job
 from .gathering import Gatherer, Waiting
 from .ids import IdSource
-from .postgres import DATA_ERRORS, UNIQUE_ERROR, Database
+from .postgres import DATA_ERRORS, UNIQUE_ERROR, Connection, Database
 from .rows import PART, Rows
 from .schema import Transaction
 from .settings import Settings
@@ -45,11 +45,14 @@ class Writer:
         self,
         settings: Settings,
         database: Callable[[], Awaitable[Database]],
-        wake: Callable[[Sequence[Told]], None],
+        wake: Callable[..., None],
+        announce: Callable[[Spec, int], Any],
     ) -> None:
+        """`announce` is told of a task that is about to be written; what it gives goes to `wake` with the commit."""
         self._settings = settings
         self._database = database
         self._wake = wake
+        self._announce = announce
         self._ids: IdSource | None = None
         self._gatherer = Gatherer(self._write_gathered)
 
@@ -85,9 +88,16 @@ class Writer:
         self._wake(written.told)
         return written.ids
 
-    async def _commit_many(self, spec: Spec, tasks: Sequence[NewTask], ids: Sequence[int]) -> Written:
+    async def _commit_many(self, spec: Spec, tasks: Sequence[NewTask], ids: list[int]) -> Written:
         more_seconds = len(tasks) * SECONDS_A_NODE
         try:
+            # Up to a part of them is one statement, which needs no BEGIN and COMMIT around it.
+            if len(tasks) <= PART and is_plain(spec, tasks):
+                return await self._commit(
+                    lambda tx, again: self._insert_alone(tx, spec, tasks, ids, again=again),
+                    one_statement=True,
+                    more_seconds=more_seconds,
+                )
             return await self._commit(
                 lambda tx, again: self._insert(tx, spec, tasks, ids, plain=not again, again=again),
                 more_seconds=more_seconds,
@@ -96,6 +106,15 @@ class Writer:
             return await self._commit(
                 lambda tx, again: self._insert(tx, spec, tasks, ids, again=again), more_seconds=more_seconds
             )
+
+    async def _insert_alone(
+        self, tx: Connection, spec: Spec, tasks: Sequence[NewTask], ids: list[int], *, again: bool
+    ) -> Written:
+        """All of them by one statement that commits by itself; where it may not be, in a transaction."""
+        if not again and (written := await insert_plain(tx, spec, tasks, ids)) is not None:
+            return written
+        async with tx.transaction():
+            return await self._insert(tx, spec, tasks, ids, again=again)
 
     async def _write_for_caller(
         self, spec: Spec, tasks: Sequence[NewTask], key: Key | None, connection: Any
@@ -171,12 +190,15 @@ class Writer:
                 for spec, group in groups.items()
             }
 
+        [[spec, [first, *others]], *more] = groups.items()
+        is_alone = not more and not others and is_plain(spec, [first.task])
+        announced = self._announce(spec, ids[spec][0]) if is_alone else None
         try:
             written = await self._commit(insert, one_statement=len(groups) == 1)
         except (*DATA_ERRORS, QueueFull):
             await self._write_one_by_one(groups)
             return
-        self._wake([told for one in written.values() for told in one.told])
+        self._wake([told for one in written.values() for told in one.told], announced)
         for spec, group in groups.items():
             for waiting, task_id in zip(group, written[spec].ids, strict=True):
                 if not waiting.written.done():
@@ -184,7 +206,7 @@ class Writer:
 
     async def _commit(
         self,
-        write: Callable[[Transaction, bool], Awaitable[T]],
+        write: Callable[[Connection, bool], Awaitable[T]],
         *,
         one_statement: bool = False,
         more_seconds: float = 0.0,

@@ -29,6 +29,11 @@ def arguments(text: str) -> dict[str, Any]:
         fail(f"--kwargs is no JSON ({error})", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
     if not isinstance(value, dict):
         fail("--kwargs is no JSON object", """write it as --kwargs '{"name": "Ada"}'""", code=USAGE)
+    from ..redaction import SIGN, masked_in
+
+    if names := masked_in(value):
+        told = f"--kwargs has {SIGN} as {', '.join(names[:5])}, which is shown instead of a secret"
+        fail(told, "give the secret itself, or leave the argument out", code=USAGE)
     return value
 
 

@@ -16,7 +16,6 @@ from .program import NOT_FOUND, NOTHING_MATCHED, USAGE, echo, fail
 
 if TYPE_CHECKING:
     from ..client import Client
-    from ..flow.closure import Closure
     from ..job_figures import JobProgress
     from ..postgres import Database
 
@@ -28,10 +27,6 @@ SELECT coalesce(name, entrypoint) AS name FROM aaiclick_queue.tasks WHERE id = A
 CALLED = """
 SELECT id FROM aaiclick_queue.tasks
 WHERE job_id = $1 AND (name = $2::text OR id::text = $2::text) AND member_gate IS NOT NULL ORDER BY id LIMIT 2
-"""
-BAD_TASKS = """
-SELECT id FROM aaiclick_queue.tasks
-WHERE job_id = $1 AND status IN ('FAILED', 'CANCELLED') AND member_gate IS NOT NULL ORDER BY id LIMIT $2
 """
 Work = Callable[["Client", "Database"], Awaitable[int]]
 
@@ -84,10 +79,11 @@ def retry(job: str, dry_run: bool, yes: bool) -> int:
     """
 
     async def work(client: Client, db: Database) -> int:
+        from ..flow.job_retry import would_retry
         from ..recovery import retry_failed_tasks
 
         now = await _job(db, job)
-        bad = [row["id"] for row in await db.fetch(BAD_TASKS, int(now.job_id), COUNT_LIMIT + 1)]
+        bad = await would_retry(db, int(now.job_id), limit=COUNT_LIMIT + 1)
         if not bad:
             fail(f"no task of {_named(now)} FAILED or was CANCELLED", code=NOTHING_MATCHED)
         many = f"{COUNT_LIMIT:,}+ tasks" if len(bad) > COUNT_LIMIT else _tasks(len(bad))
@@ -209,9 +205,10 @@ def resume(job: str, dry_run: bool, yes: bool) -> int:  # noqa: ARG001 - can be 
 
 
 async def _clear(client: Client, db: Database, task_id: int, *, dry_run: bool, yes: bool) -> int:
+    from ..flow.clear import would_clear
     from ..recovery import clear_task
 
-    closure = await _would_clear(db, task_id)
+    closure = await would_clear(db, task_id)
     behind = closure.again - {task_id}
     what = await _names(db, [task_id]) + (f" and what is behind it, {_tasks(len(behind))}" if behind else "")
     if behind and len(behind) <= NAMES_SHOWN:
@@ -225,23 +222,6 @@ async def _clear(client: Client, db: Database, task_id: int, *, dry_run: bool, y
     cleared = await clear_task(task_id, client=client)
     echo(f"runs again: {_tasks(len(cleared))}")
     return 0
-
-
-async def _would_clear(db: Database, task_id: int) -> Closure:
-    """What a clear would take with it, by the steps of the clear itself, all rolled back."""
-    from ..flow.clear import job_of
-    from ..flow.closure import downstream
-    from ..flow.job_graph import hold_job, load_graph
-
-    job_id = await job_of(db, task_id)
-    async with db.connection() as connection:
-        look = connection.raw.transaction()
-        await look.start()
-        try:
-            await hold_job(connection, job_id)
-            return downstream(await load_graph(connection, job_id), [task_id])
-        finally:
-            await look.rollback()
 
 
 def _with_client(work: Work) -> int:

@@ -87,13 +87,15 @@ def _policy(db: Database, completed: float | str | None, failed: float | str | N
 
 
 async def _prune(db: Database, policy: Policy, *, dry_run: bool) -> dict[str, Any]:
-    from ..flow.days import drop_old_days
-    from ..flow.prune import prune_all
+    from ..flow.days import Dropped, drop_old_days
+    from ..flow.prune_by_hand import prune_for
     from ..history import history_of
 
     tell = _Progress("counted" if dry_run else "pruned").tell
-    pruned = await prune_all(db, policy, dry_run=dry_run, tell=tell, archive=history_of(db.settings))
-    days = await drop_old_days(db, policy.history_seconds, dry_run=dry_run)
+    stretch = await prune_for(db, policy, dry_run=dry_run, tell=tell, archive=history_of(db.settings))
+    pruned, days = stretch.pruned, Dropped()
+    if not stretch.is_away:  # attempts go into the history with their tasks
+        days = await drop_old_days(db, policy.history_seconds, dry_run=dry_run)
     return {
         "dry_run": dry_run,
         "tasks": pruned.tasks,

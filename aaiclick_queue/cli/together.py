@@ -13,8 +13,11 @@ from contextlib import suppress
 
 import msgspec
 
+from .. import __version__
+from ..doctor import examine
 from ..flow.background import Background
 from ..flow.reaper import ensure_partitions
+from ..history import history_of
 from ..local import database_url
 from ..migrate import HEAD, current, upgrade
 from ..postgres import Database
@@ -55,7 +58,7 @@ async def start_all(settings: Settings, web: Web, crew: Crew) -> int:
     streams = Streams(settings.redis_url, prefix=settings.redis_prefix) if settings.redis_url else None
     async with Database(settings, size=3, flow=True, dsn=await database_url(settings)) as db:
         await ensure_partitions(db)
-        loops = asyncio.create_task(Background(db, streams, holder=secrets.randbits(62) | 1).run())
+        loops = asyncio.create_task(_background(settings, db, streams).run())
         try:
             return await serve(settings, web, banner=True)
         finally:
@@ -63,6 +66,12 @@ async def start_all(settings: Settings, web: Web, crew: Crew) -> int:
             await asyncio.wait([loops])
             if streams is not None:
                 await streams.close()
+
+
+def _background(settings: Settings, db: Database, streams: Streams | None) -> Background:
+    """The loops as `background` runs them: what they prune is kept as history, and the doctor looks."""
+    holder, archive = secrets.randbits(62) | 1, history_of(settings)
+    return Background(db, streams, holder=holder, version=__version__, archive=archive, examine=examine)
 
 
 async def _beside_worker(settings: Settings, web: Web, crew: Crew) -> int:

@@ -16,7 +16,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS_HELP = (
     "queue, entrypoint (with its module or without), key, correlation_id, priority, older_than (90s, 30m, 1h), status, "
-    "fingerprint (of `failures`)"
+    "fingerprint (of `failures`), job_id"
 )
 
 
@@ -70,6 +70,10 @@ def duration(text: str) -> float:
 
 def spelled(where: Mapping[str, Any]) -> str:
     """A filter as a person would write it."""
-    return " ".join(
-        f"{word}={value:g}s" if word == "older_than" else f"{word}={value}" for word, value in where.items()
-    )
+    return " ".join(f"{word}={_spelled(word, value)}" for word, value in where.items())
+
+
+def _spelled(word: str, value: Any) -> str:
+    if word == "older_than":
+        return f"{value:g}s"
+    return f"({len(value):,} of them)" if isinstance(value, list) else str(value)

@@ -30,7 +30,7 @@ RELAY_BUSY = 0.02
 RELAY_IDLE = 0.2
 RELAY_QUIET = 0.4  # a fleet that nobody uses: at 0.2 s the empty looks were half of an idle worker's time
 QUIET_SECONDS = 10.0
-DROP_SECONDS = 1.0
+DROP_SECONDS = 2.5  # what is dropped is five seconds old
 DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
@@ -99,7 +99,7 @@ class Background:
             self.operate,
             self.resolve,
             self.reap,
-            Loop("sweep", self._sweep_pass),
+            Loop("sweep", self._sweep_pass, is_look=True),
             Loop("prune", self._prune_pass),
             *Watch(db, self._holder, examine).loops,
             Loop("books", self._books_pass),

@@ -21,7 +21,7 @@ from ..outcome import Error
 from ..postgres import Connection, Database
 from ..schema import Transaction
 from .cancel import FINAL, TAKE_LEASED, TAKE_WAITING, take_from
-from .closure import downstream, trim
+from .closure import Closure, downstream, trim
 from .job_graph import hold_job, load_graph, see_ends
 from .reenter import recount_reset
 from .reset import LEFT, Reset, drop, pages, write_back
@@ -57,6 +57,19 @@ async def clear_task(db: Database, task_id: int, *, by: str) -> set[int]:
                 raise TasksBusy(error.ids) from error
             await asyncio.sleep(0.01 * (attempt + 1))
     raise AssertionError("unreachable")
+
+
+async def would_clear(db: Database, task_id: int) -> Closure:
+    """What a clear would take with it, by the steps of the clear itself, all rolled back."""
+    job_id = await job_of(db, task_id)
+    async with db.connection() as connection:
+        look = connection.raw.transaction()
+        await look.start()
+        try:
+            await hold_job(connection, job_id)
+            return downstream(await load_graph(connection, job_id), [task_id])
+        finally:
+            await look.rollback()
 
 
 async def job_of(tx: Transaction, task_id: int) -> int:

@@ -11,7 +11,7 @@ from .settle import SETTLE
 from .wanted import alike, of_names, wanted
 
 # $1 after which key, $2 how many, $3 filter, $4 no newer than.
-_WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
+WANTED = "t.id <= $4::bigint AND " + wanted("$3::jsonb")
 _BY_GATE = {
     "shown": "p.gate_id",
     "page": """(p.gate_id, p.task_id) > (coalesce(($1::jsonb->>0)::bigint, 0),
@@ -52,7 +52,7 @@ WITH page AS MATERIALIZED (
 SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
        (SELECT count(*) FROM taken) AS taken, (SELECT {key} FROM page ORDER BY {last} LIMIT 1) AS after
 """
-_NOT_YET = " AND " + not_yet("$5::jsonb")
+NOT_YET = " AND " + not_yet("$5::jsonb")
 
 
 def _page(  # noqa: PLR0913 - the parts of one statement
@@ -60,16 +60,16 @@ def _page(  # noqa: PLR0913 - the parts of one statement
 ) -> str:
     last = ", ".join(f"{column.removeprefix('p.')} DESC" for column in scan["order"].split(", "))
     return _PAGE.format(
-        place=place, columns=columns, action=action, returning=returning, wanted=_WANTED + wanted, last=last, **scan
+        place=place, columns=columns, action=action, returning=returning, wanted=WANTED + wanted, last=last, **scan
     )
 
 
 # What waits at a gate is changed where it stands: it gets in line as its row says when the gate opens.
 MOVE_PAGE = {
-    "waiting": _page("waiting", _BY_GATE, action=at_gate_again("$5::jsonb"), returning=AT_GATE, wanted=_NOT_YET),
-    "held": _page("held", _BY_TASK, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
-    "delayed": _page("delayed", _BY_TASK, action=delayed_again("$5::jsonb"), returning=MOVED_LATER, wanted=_NOT_YET),
-    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=_NOT_YET),
+    "waiting": _page("waiting", _BY_GATE, action=at_gate_again("$5::jsonb"), returning=AT_GATE, wanted=NOT_YET),
+    "held": _page("held", _BY_TASK, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=NOT_YET),
+    "delayed": _page("delayed", _BY_TASK, action=delayed_again("$5::jsonb"), returning=MOVED_LATER, wanted=NOT_YET),
+    "ready": _page("ready", _BY_LINE, action=in_line_again("$5::jsonb"), returning=MOVED, wanted=NOT_YET),
 }
 _CANCEL = """task_id, run_epoch, {worker_id} AS worker_id, {so_far}, flags, {line},
               {ready_at} AS ready_at, {started_at} AS started_at, 'CANCELLED' AS kind, $5::text AS error,
@@ -123,7 +123,7 @@ WITH page AS MATERIALIZED (
         SELECT t.job_id FROM aaiclick_queue.tasks t
         WHERE t.id = page.task_id AND t.status = coalesce($3::jsonb->>'status', 'FAILED')
         AND (t.job_id IS NULL OR t.member_gate IS NOT NULL)
-        AND t.finished_at <= $6::timestamptz AND {_WANTED} OFFSET 0) AS found
+        AND t.finished_at <= $6::timestamptz AND {WANTED} OFFSET 0) AS found
     WHERE {{likely}}
 ), {retry_ended("SELECT id FROM wanted WHERE job_id IS NULL", by="$5::text")}
 SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM wanted) AS wanted,
@@ -149,9 +149,15 @@ RETRY_ALIKE_PAGE = _RETRY_PAGE.replace(
     AND task_id > coalesce(($1::jsonb->>0)::bigint, 0) AND task_id <= $4::bigint
     ORDER BY fingerprint, task_id LIMIT $2""",
 ).replace("{likely}", "true")
+# Of one job, by its own index.
+RETRY_OF_JOB_PAGE = _RETRY_PAGE.replace(
+    "{page}",
+    """SELECT id AS task_id, status FROM aaiclick_queue.tasks WHERE job_id = ($3::jsonb->>'job_id')::bigint
+    AND id > coalesce(($1::jsonb->>0)::bigint, 0) AND id <= $4::bigint ORDER BY job_id, id LIMIT $2""",
+).replace("{likely}", "page.status = coalesce($3::jsonb->>'status', 'FAILED')")
 # The same for all tasks of one job at once: retried one by one they would be counted as often.
 RETRIED_OF_JOB = f"""
 SELECT t.id FROM aaiclick_queue.tasks t
 WHERE t.job_id = $1::bigint AND t.member_gate IS NOT NULL AND t.status = coalesce($3::jsonb->>'status', 'FAILED')
-  AND t.finished_at <= $2::timestamptz AND {_WANTED}
+  AND t.finished_at <= $2::timestamptz AND {WANTED}
 """

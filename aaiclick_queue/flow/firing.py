@@ -140,7 +140,7 @@ class Firing:
         self._ticks: list[TickRow] = []
         self._advanced: list[tuple[Any, ...]] = []
         self.replaced: dict[int, Sequence[int]] = {}
-        self.unreadable: list[int] = []
+        self.unreadable: dict[int, str] = {}  # ids and names
         self.due = 0  # of the rows
         self.is_cut = False  # there were too many ticks for one step: some rows are left as they were
 
@@ -156,7 +156,7 @@ class Firing:
                 self._add(written(row, decide(due_of(row))))
             except UNREADABLE as error:  # one that this version does not read; another one may
                 log.error("schedule %s cannot be read: %s", row["name"], error)
-                self.unreadable.append(row["id"])
+                self.unreadable[row["id"]] = row["name"]
         runs = await fire_ticks(self._tx, self._ticks, self._take, seconds=self._timeout) if self._ticks else 0
         if self._advanced:
             await self._tx.fetch(ADVANCE, *map(list, zip(*self._advanced, strict=True)))

@@ -73,20 +73,30 @@ async def pause_job(db: Database, job_id: int, *, by: str, reason: str | None = 
     paused already.
     """
     async with db.transaction() as tx:
-        await _hold_open(tx, job_id)
-        if not await tx.fetch(PAUSE_JOB, job_id, by, reason):
-            return None
-        return await set_limit_in(tx, _pause(job_id, reason), by=by)
+        return await pause_job_in(tx, job_id, by=by, reason=reason)
+
+
+async def pause_job_in(tx: Transaction, job_id: int, *, by: str, reason: str | None = None) -> int | None:
+    """The same in a transaction that is there."""
+    await _hold_open(tx, job_id)
+    if not await tx.fetch(PAUSE_JOB, job_id, by, reason):
+        return None
+    return await set_limit_in(tx, _pause(job_id, reason), by=by)
 
 
 async def resume_job(db: Database, job_id: int, *, by: str) -> bool:
     """Let its tasks start again, by the next admission; False when it was not paused."""
     async with db.transaction() as tx:
-        await hold_job(tx, job_id)
-        if not await tx.fetch(RESUME_JOB, job_id, by):
-            return False
-        await drop_limit_in(tx, _pause(job_id), by=by)
-        return True
+        return await resume_job_in(tx, job_id, by=by)
+
+
+async def resume_job_in(tx: Transaction, job_id: int, *, by: str) -> bool:
+    """The same in a transaction that is there."""
+    await hold_job(tx, job_id)
+    if not await tx.fetch(RESUME_JOB, job_id, by):
+        return False
+    await drop_limit_in(tx, _pause(job_id), by=by)
+    return True
 
 
 async def _hold_open(tx: Transaction, job_id: int) -> None:

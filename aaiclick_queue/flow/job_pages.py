@@ -5,8 +5,8 @@ Before: operate. A job is walked by its own index, however long the line is that
 
 from __future__ import annotations
 
-from .filter_pages import CANCELLED_FROM
-from .move import MOVED, in_line_again
+from .filter_pages import CANCELLED_FROM, NOT_YET, WANTED
+from .move import AT_GATE, MOVED, MOVED_LATER, at_gate_again, delayed_again, in_line_again
 from .place import in_line
 from .settle import SETTLE
 
@@ -14,7 +14,8 @@ from .settle import SETTLE
 _PAGE = """
 WITH page AS MATERIALIZED (
     SELECT t.id AS task_id FROM aaiclick_queue.tasks t
-    WHERE t.job_id = ($3::jsonb->>'job')::bigint AND t.id > coalesce(($1::jsonb->>0)::bigint, 0) AND t.id <= $4::bigint
+    WHERE t.job_id = ($3::jsonb->>'{word}')::bigint AND t.id > coalesce(($1::jsonb->>0)::bigint, 0)
+      AND t.id <= $4::bigint
     ORDER BY t.job_id, t.id LIMIT $2
 ), wanted AS MATERIALIZED (
     SELECT found.ctid, page.task_id FROM page CROSS JOIN LATERAL (
@@ -39,9 +40,9 @@ AT = {
 }
 
 
-def job_page(place: str, *, wanted: str, returning: str, action: str) -> str:
+def job_page(place: str, *, wanted: str, returning: str, action: str, word: str = "job") -> str:
     """A statement that takes those of a page of the job's tasks out of a place, and what becomes of them."""
-    return _PAGE.format(place=place, at=AT[place], wanted=wanted, returning=returning, action=action)
+    return _PAGE.format(place=place, at=AT[place], wanted=wanted, returning=returning, action=action, word=word)
 
 
 # For a job that was paused, `$6` is the number of that limit: what is in line goes out of it, and what is held for
@@ -73,5 +74,19 @@ SELECT (SELECT count(*) FROM page) AS seen, (SELECT count(*) FROM page) AS wante
 """
 CANCEL_JOB_PAGE = {
     place: _CANCEL_PAGE.format(place=place, at=AT[place], returning=returning, action=SETTLE)
+    for place, returning in CANCELLED_FROM.items()
+}
+# For filters that name a job: the same as filter_pages.py does with whole lines.
+MOVE_OF_JOB_PAGE = {
+    place: job_page(place, wanted=WANTED + NOT_YET, returning=returning, action=action, word="job_id")
+    for place, returning, action in (
+        ("waiting", AT_GATE, at_gate_again("$5::jsonb")),
+        ("held", MOVED, in_line_again("$5::jsonb")),
+        ("delayed", MOVED_LATER, delayed_again("$5::jsonb")),
+        ("ready", MOVED, in_line_again("$5::jsonb")),
+    )
+}
+CANCEL_OF_JOB_PAGE = {
+    place: job_page(place, wanted=WANTED, returning=returning, action=SETTLE, word="job_id")
     for place, returning in CANCELLED_FROM.items()
 }

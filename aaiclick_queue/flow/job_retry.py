@@ -19,7 +19,10 @@ ANY_BAD = """
 SELECT id FROM aaiclick_queue.tasks WHERE job_id = $1 AND status IN ('FAILED', 'CANCELLED') AND member_gate IS NOT NULL
 LIMIT 1
 """
-
+BAD_TASKS = """
+SELECT id FROM aaiclick_queue.tasks
+WHERE job_id = $1 AND status IN ('FAILED', 'CANCELLED') AND member_gate IS NOT NULL ORDER BY id LIMIT $2
+"""
 JOBS_OF_TASKS = """
 SELECT id, job_id FROM aaiclick_queue.tasks
 WHERE id = ANY($1::bigint[]) AND job_id IS NOT NULL AND member_gate IS NOT NULL AND status IN ('FAILED', 'CANCELLED')
@@ -32,6 +35,11 @@ async def jobs_of(tx: Transaction, ids: Sequence[int]) -> dict[int, set[int]]:
     for row in await tx.fetch(JOBS_OF_TASKS, list(ids)):
         jobs.setdefault(row["job_id"], set()).add(row["id"])
     return jobs
+
+
+async def would_retry(tx: Transaction, job_id: int, *, limit: int) -> list[int]:
+    """The first tasks of the job that FAILED or were CANCELLED, which a retry would run again."""
+    return [row["id"] for row in await tx.fetch(BAD_TASKS, job_id, limit)]
 
 
 async def retry_in_job(tx: Transaction, job_id: int, ids: Collection[int] | None = None, *, by: str) -> set[int]:

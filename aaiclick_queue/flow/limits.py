@@ -13,7 +13,7 @@ import msgspec
 
 from ..postgres import Database
 from ..schema import Transaction
-from .operate import make_operation
+from .operation import make_operation
 
 Scope = Literal["queue", "task", "key", "job"]
 Kind = Literal["running", "rate", "fair", "pause"]
@@ -64,6 +64,7 @@ ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, depth = NULL, d
 """
 # Not the pauses of jobs: those are shown with their jobs, and end with `resume_job`.
 LIMITS = """
+SELECT id, scope, name, kind, per_key, n, seconds, until, made_by, reason, created_at, used, stopping FROM (
 SELECT m.id, m.scope, m.name, m.kind, m.per_key, m.n, m.seconds, m.until, m.made_by, m.reason, m.created_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.slots s WHERE s.limit_id = m.id
                               AND (s.ends_at IS NULL OR s.ends_at > now()) LIMIT 10001) AS taken) AS used,
@@ -74,8 +75,9 @@ UNION ALL
 SELECT 0, 'queue', q.name, 'depth', false, q.max_depth, NULL, NULL, NULL, NULL, q.depth_at,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = q.name LIMIT 10001) AS line)
        + (SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = q.name LIMIT 10001) AS line), 0
-FROM aaiclick_queue.queues q WHERE q.max_depth IS NOT NULL
-ORDER BY 2, 3, 4, 5 LIMIT $1
+FROM aaiclick_queue.queues q WHERE q.max_depth IS NOT NULL) AS l
+WHERE $2::text IS NULL OR (scope, name, kind, per_key) > ($2::text, $3::text, $4::text, $5::boolean)
+ORDER BY scope, name, kind, per_key LIMIT $1
 """
 QUEUE_FULL = """
 WITH told AS (
@@ -179,9 +181,11 @@ async def set_max_depth(db: Database, queue: str, max_depth: int | None, *, by: 
         await tx.fetch(NOTE_LIMIT, "QUEUE_MAX_DEPTH", msgspec.json.encode(told).decode())
 
 
-async def list_limits(tx: Transaction, *, limit: int = 1000) -> list[LimitView]:
-    """Every limit there is, with what is taken of it."""
-    return [LimitView(**dict(row)) for row in await tx.fetch(LIMITS, limit)]
+async def list_limits(
+    tx: Transaction, *, limit: int = 1000, after: tuple[str, str, str, bool] | None = None
+) -> list[LimitView]:
+    """Every limit there is, with what is taken of it; those behind a scope, name, kind and whether it is by key."""
+    return [LimitView(**dict(row)) for row in await tx.fetch(LIMITS, limit, *(after or (None, None, None, None)))]
 
 
 async def queue_is_full(tx: Transaction, queue: str) -> None:

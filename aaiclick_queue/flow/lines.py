@@ -12,7 +12,7 @@ from typing import Any
 from ..schema import Transaction
 
 COUNT_LIMIT = 10_000  # exact up to here: 2 ms a queue; an uncapped count takes 0.5 s at five million
-FRESH_SECONDS = 60.0  # so old a count of a longer line may be
+FRESH_SECONDS = 120.0  # so old a count of a longer line may be
 COUNTED = 60_000  # by a look of people, over all lines: 20 ms; each queue has its share, the background looks without
 LEAST_COUNTED = 500
 AT_GATES_SHARE = 30  # what waits at gates is looked up among all tasks, so a thirtieth as many
@@ -50,7 +50,8 @@ WITH RECURSIVE line AS (
     UNION SELECT name FROM aaiclick_queue.limits WHERE scope = 'queue'
     UNION SELECT unnest(queues) FROM alive
 ), named AS (
-    SELECT name FROM known WHERE name <> '*' AND ($4::text IS NULL OR name = $4) ORDER BY name LIMIT $1
+    SELECT name FROM known WHERE name <> '*' AND ($4::text IS NULL OR name = $4)
+       AND ($7::text IS NULL OR name > $7) ORDER BY name LIMIT $1
 ), share AS MATERIALIZED (
     SELECT least($2::int, greatest({LEAST_COUNTED}, $5::int / greatest(count(*)::int, 1))) AS n FROM named
 )
@@ -113,11 +114,16 @@ RETURNING q.name
 
 
 async def look_at_queues(
-    tx: Transaction, *, limit: int = QUEUES_LIMIT, name: str | None = None, counted: int = COUNT_LIMIT * QUEUES_LIMIT
+    tx: Transaction,
+    *,
+    limit: int = QUEUES_LIMIT,
+    name: str | None = None,
+    after: str | None = None,
+    counted: int = COUNT_LIMIT * QUEUES_LIMIT,
 ) -> Sequence[Any]:
-    """A row a queue, by name; `counted` tasks in line at most over all queues, each up to its share."""
+    """A row a queue, by name, those behind `after`; `counted` tasks in line at most over all, each up to its share."""
     looked, at_gates = min(SAMPLE_LIMIT, counted), min(COUNT_LIMIT, counted // AT_GATES_SHARE)
-    return await tx.fetch(QUEUES, limit, COUNT_LIMIT, looked, name, counted, at_gates)
+    return await tx.fetch(QUEUES, limit, COUNT_LIMIT, looked, name, counted, at_gates, after)
 
 
 async def count_long_lines(tx: Transaction) -> int:

@@ -28,6 +28,7 @@ RETURNING holder
 """
 LET_LOOPS_GO = "DELETE FROM aaiclick_queue.loops WHERE holder = $1"
 OTHERS_SECONDS = 1.0
+REST = 50  # times as long as a look took pass before the next: an old snapshot makes it walk over millions of dead rows
 LONGEST_PAUSE = 5.0
 ERROR_LIMIT = 500
 
@@ -111,12 +112,17 @@ class Loop:
         *,
         fast: Callable[[], bool] = lambda: True,
         exact: bool = False,
+        is_look: bool = False,
     ) -> None:
-        """`fast` tells whether this process polls often; `exact`: `once` names a moment, from its end."""
+        """`fast` tells whether this process polls often; `exact`: `once` names a moment, from its end.
+
+        `is_look`: nobody waits for it, so it is made the less often the longer it takes.
+        """
         self.name = name
         self._once = once
         self._fast = fast
         self._exact = exact
+        self._is_look = is_look
         self._kick = asyncio.Event()
         self._failures = 0
         self._told: type[BaseException] | None = None
@@ -143,6 +149,7 @@ class Loop:
                 self._failures, self._told = 0, None
                 self.counts.cycled(began)
                 pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
+                pause = max(pause, REST * self.counts.seconds) if self._is_look else pause
             if not self._exact or self._failures:
                 pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
             with contextlib.suppress(TimeoutError):

@@ -1,7 +1,7 @@
 """Operations: changes of many waiting tasks by filter, a bounded page a transaction, until a whole pass finds nothing.
 
 Before: a person. After: the line. An operation is a row: whoever works on it, a crash goes on where it was, and it
-applies to the tasks that were there when it was made. A page shares its rows with everybody else by SKIP LOCKED.
+applies to the tasks or jobs that were there when it was made. A page shares its rows with others by SKIP LOCKED.
 """
 
 from __future__ import annotations
@@ -26,31 +26,18 @@ from .filter_pages import (
     RETRIED_OF_JOB,
     RETRY_ALIKE_PAGE,
     RETRY_FAILED_PAGE,
+    RETRY_OF_JOB_PAGE,
     RETRY_PAGE,
 )
-from .job_pages import CANCEL_JOB_PAGE, LIMIT_JOB_PAGE
+from .job_pages import CANCEL_JOB_PAGE, CANCEL_OF_JOB_PAGE, LIMIT_JOB_PAGE, MOVE_OF_JOB_PAGE
 from .job_retry import retry_in_job_if_free
+from .job_sets import ACTS, JOBS_A_PAGE, JOBS_SECONDS, act_on_page
 from .kick import tell_ended
+from .operation import known
 from .wanted import places_of
 
 log = logging.getLogger(__name__)
 
-# Ids are made by clients, a little ahead of this clock where many are made at once: what is there belongs to it. A
-# limit applies to whatever got in line without it, by a transaction that could not see it.
-MAKE_OPERATION = """
-WITH made AS (
-    INSERT INTO aaiclick_queue.operations (kind, filter, arguments, up_to, made_by, total)
-    SELECT $1::text, $2::text::jsonb, $3::text::jsonb, CASE WHEN $1::text = 'limit' THEN 9223372036854775807
-               ELSE greatest(aaiclick_queue.new_id(), (SELECT max(id) FROM aaiclick_queue.tasks)) END,
-           $4::text, $5::bigint
-    RETURNING id, kind, filter, arguments
-), noted AS (
-    INSERT INTO aaiclick_queue.events (type, data)
-    SELECT 'OPERATION_' || upper(kind), jsonb_build_object(
-               'operation', id::text, 'filter', filter, 'arguments', arguments, 'by', $4::text) FROM made
-)
-SELECT id FROM made
-"""
 # The one that was longest without a page: one that waits for an old transaction must not keep the others. Limits of
 # one name come one by one: the last of them opens the queue that they have closed. A process that freezes inside its
 # page must not stop all others: Postgres ends its transaction.
@@ -124,8 +111,6 @@ JOB_CANCELLED = {"type": "Cancelled", "message": "its job was cancelled"}
 AT_A_TIME = 1000
 # What the words of an operation come to where a hostile or a newer client wrote them.
 UNREADABLE = (*DATA_ERRORS, LookupError, TypeError, ValueError, AttributeError, BadSchedule)
-JOBS_A_PAGE = 20  # at least
-JOBS_SECONDS = 0.5  # or as many as this is enough for: a page is read again for those that are left
 LOOKED_AT = {"retry": 5}  # times as many, for few of those that are looked at may be meant
 AGAIN_SECONDS = 0.5
 BUSY_SECONDS = 0.01  # somebody holds the job
@@ -139,15 +124,7 @@ class Worked(msgspec.Struct, frozen=True):
     taken: int = 0
     moved: bool = False
     pause: float = 0.0
-
-
-async def make_operation(  # noqa: PLR0913 - a row
-    tx: Transaction, kind: str, where: dict[str, Any], arguments: dict[str, Any], *, by: str, total: int | None = None
-) -> int:
-    """Write an operation down; returns its number."""
-    [row] = await tx.fetch(MAKE_OPERATION, kind, json.dumps(where), json.dumps(arguments), by, total)
-    operation_id: int = row["id"]
-    return operation_id
+    begun: Sequence[int] = ()  # operations of their own, for the tasks of jobs that were changed
 
 
 async def work_once(db: Database, operation_id: int | None = None, *, limit: int = AT_A_TIME) -> Worked | None:
@@ -155,12 +132,13 @@ async def work_once(db: Database, operation_id: int | None = None, *, limit: int
     rows: Sequence[Any] = ()
     try:
         async with db.transaction() as tx:
-            rows = await tx.fetch(NEXT_OPERATION, operation_id)
+            rows = [known(row) for row in await tx.fetch(NEXT_OPERATION, operation_id)]
             if not rows:
                 return None
             if rows[0]["kind"] == "backfill":
                 return await _backfill(tx, rows[0], seconds=db.settings.job_timeout_seconds)
-            worked, ended = await _work(tx, rows[0], limit)
+            work = _work_jobs if rows[0]["kind"] in ACTS else _work
+            worked, ended = await work(tx, rows[0], limit)
     except UNREADABLE as error:
         if not rows:
             raise
@@ -214,6 +192,20 @@ async def _work(tx: Transaction, operation: Any, limit: int) -> tuple[Worked, Se
     return Worked(operation["id"], status, taken, bool(taken or opened), pause), ended
 
 
+async def _work_jobs(tx: Transaction, operation: Any, _: int) -> tuple[Worked, Sequence[int]]:
+    """A page of jobs, and those of them that it ended."""
+    acted = await act_on_page(tx, operation)
+    place = "" if acted.after is None else "jobs"
+    await tx.fetch(KEEP_OPERATION, operation["id"], place, json.dumps(acted.after), acted.is_busy, len(acted.ids))
+    status = "OPEN"
+    if not place:
+        [end] = await tx.fetch(END_PASS, operation["id"])
+        status = end["status"]
+    pause = AGAIN_SECONDS if status == "OPEN" and (not place or acted.is_full) else 0.0
+    ended = acted.ids if operation["kind"] == "cancel_jobs" else ()
+    return Worked(operation["id"], status, len(acted.ids), bool(acted.ids), pause, acted.begun), ended
+
+
 async def _backfill(tx: Transaction, operation: Any, *, seconds: float) -> Worked:
     status, made, pause = await backfill_page(tx, operation, seconds=seconds)
     if status == "FAILED":
@@ -251,12 +243,14 @@ async def _begin_pass(tx: Transaction, operation: Any, arguments: dict[str, Any]
 def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[str, str] | None:
     match kind:
         case "move":
-            return {place: MOVE_PAGE[place] for place in places_of(where, running=False)}
+            moves = MOVE_OF_JOB_PAGE if "job_id" in where else MOVE_PAGE
+            return {place: moves[place] for place in places_of(where, running=False)}
         case "limit":
             return LIMIT_JOB_PAGE if "job" in where else LIMIT_PAGE
         case "cancel":
             running = arguments.get("running", False)
-            return {place: CANCEL_PAGE[place] for place in places_of(where, running=running)}
+            cancels = CANCEL_OF_JOB_PAGE if "job_id" in where else CANCEL_PAGE
+            return {place: cancels[place] for place in places_of(where, running=running)}
         case "cancel_job":
             return CANCEL_JOB_PAGE
         case "retry":
@@ -267,6 +261,8 @@ def _pages(kind: str, where: dict[str, Any], arguments: dict[str, Any]) -> dict[
 
 def _retry_pages(where: dict[str, Any]) -> dict[str, str]:
     """Both ways through what failed go by task and are called `tasks`: another release may go on with one of them."""
+    if "job_id" in where:
+        return {"tasks": RETRY_OF_JOB_PAGE}
     if "fingerprint" in where:
         return {"failures": RETRY_ALIKE_PAGE}
     return {"tasks": RETRY_FAILED_PAGE if where.get("status", "FAILED") == "FAILED" else RETRY_PAGE}

@@ -7,8 +7,7 @@ creation: a front that reads each row once when it comes of age, and a slow swee
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -272,32 +271,6 @@ class Pruner:
                 return False
             walk.after = 0
         return await self._step(walk)
-
-
-async def prune_all(
-    db: Database,
-    policy: Policy,
-    *,
-    dry_run: bool = False,
-    tell: Callable[[Pruned, int], None] = lambda *_: None,
-    archive: Archive | None = None,
-) -> Pruned:
-    """Prune all that is overdue now, page by page; `tell` hears after each page what was pruned and the last id."""
-    beyond = None if policy.max_tasks is None else await first_beyond(db, policy.max_tasks)
-    pruned, youngest = Pruned(), 0.0 if beyond is not None else min(policy.ages, default=0.0)
-    if not policy.ages and beyond is None:
-        return pruned
-    upto = LAST_ID if policy.ages else beyond or 0
-    keeper = None if archive is None else Keeper(archive)
-    for walk in (Walk(youngest), Walk(youngest, of_jobs=True)):
-        step = walk.count if dry_run else partial(walk.step, keeper=keeper)
-        while walk.over_at is None:
-            pruned.add(await step(db, policy, beyond=beyond, upto=upto))
-            tell(pruned, walk.after)
-    remover = Remover(keeper)
-    while not dry_run and await remover.step(db):
-        tell(pruned, walk.after)
-    return pruned
 
 
 async def first_beyond(tx: Transaction, most: int) -> int | None:

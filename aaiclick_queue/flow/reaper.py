@@ -21,6 +21,7 @@ from ..schema import Transaction
 from .cancel import take_waiting
 from .ending import has_ended
 from .kick import tell_ended
+from .loop import REST
 from .mark import Mark
 from .noting import note
 from .outbox import append_from
@@ -309,7 +310,7 @@ class Reaper:
         began = time.monotonic()
         if began >= self._depths_at:
             await self._db.fetch(REFRESH_DEPTHS)
-            self._depths_at = time.monotonic() + max(1.0, 20 * (time.monotonic() - began))
+            self._depths_at = time.monotonic() + max(1.0, REST * (time.monotonic() - began))
 
     async def _take_lost(self, limit: int) -> int:
         rows = await self._take((TAKE_LOST_RUNS, TAKE_LOST_RUN, LOST_IDS), limit, self._settings.lost_limit)
@@ -328,7 +329,7 @@ class Reaper:
             return await singly(self._db, one, named, budget, aside=(SET_ASIDE_LEASED, None))
 
     def _taken(self, rows: Sequence[Any], why: str) -> None:
-        METERS.lapsed((row["queue"] for row in rows), why)
+        METERS.lapsed(((row["queue"], row["entrypoint"] or "", row["kind"] == "FAILED") for row in rows), why)
         tell_ended([row["task_id"] for row in rows if row["kind"] == "FAILED"])
         self._figures.count([_tallied(row) for row in rows])
 
@@ -344,14 +345,16 @@ class Reaper:
         # The one step that looks at every lease; the deadlines it guards have seconds of grace in them.
         if time.monotonic() < self._overdue_at or not self.looks_at_all():
             return 0
-        statements = (TAKE_OVERDUE_RUNS, TAKE_OVERDUE_RUN, OVERDUE_IDS)
+        statements, began = (TAKE_OVERDUE_RUNS, TAKE_OVERDUE_RUN, OVERDUE_IDS), time.monotonic()
         rows = await self._take(statements, limit, self._settings.max_attempts)
         self._taken(rows, "overrun")
         for row in rows[:ZOMBIES_TOLD]:
             data = {"what": str(row["task_id"]), "kind": "zombie", "entrypoint": row["entrypoint"]}
             data |= {"queue": row["queue"], "worker_id": str(row["worker_id"]), "seconds": round(row["ran"])}
             await note(self._db, "ORCHESTRATOR_ZOMBIE", by="reaper", data=data)
-        self._overdue_at = time.monotonic() + (0 if len(rows) >= limit else self._settings.lease_seconds / 6)
+        now = time.monotonic()
+        rest = max(self._settings.lease_seconds / 6, REST * (now - began))
+        self._overdue_at = now + (0 if len(rows) >= limit else rest)
         return len(rows)
 
     async def due_once(self, limit: int = 1000) -> tuple[int, float | None]:

@@ -37,6 +37,7 @@ FORGET_OUTBOX_ROWS = f"DELETE FROM aaiclick_queue.outbox WHERE id = ANY($1::bigi
 BATCH = 500
 TRACED = 128  # tasks whose spans a relay is linked to
 OWN_ROWS_SECONDS = 0.03
+FORGET_SECONDS = 0.005  # until a process deletes the rows that it has published itself
 STALE_SECONDS = 5.0  # a hint that old is worth less than the rescan, which has seen its task
 
 
@@ -88,14 +89,18 @@ async def _trace(tx: Transaction, rows: Sequence[Any], began: float) -> None:
     TOLD.tracer.relayed([row["queue"] for row in rows], parents, began, own=False)
 
 
-async def publish_own(db: Database, streams: Streams, told: Sequence[Told]) -> None:
-    """Publish what this process has just committed, then forget the rows; whatever fails is left to the relay."""
+async def publish_own(streams: Streams, told: Sequence[Told]) -> None:
+    """Publish what this process has just committed; the rows are its to forget, and whatever fails is the relay's."""
     began = time.monotonic()
     await streams.publish([Hint(row.queue, row.rank, row.order_key, row.n, row.task_ids) for row in told])
     METERS.add("outbox_published_total", ("ok",), len(told))
     if TOLD.tracer is not None:
         TOLD.tracer.relayed([row.queue for row in told], (), began, own=True)
-    await db.fetch(FORGET_OUTBOX_ROWS, [row.outbox_id for row in told])
+
+
+async def forget(tx: Transaction, told: Sequence[Told]) -> None:
+    """Delete rows that were published."""
+    await tx.fetch(FORGET_OUTBOX_ROWS, [row.outbox_id for row in told])
 
 
 def hint_of(row: Any) -> Hint:

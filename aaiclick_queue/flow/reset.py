@@ -19,6 +19,7 @@ from .closure import Closure, Trimmed
 from .outbox import append_from
 from .place import enter_line
 from .plan_rows import BULK, INSERT_EDGES, INSERT_GATES
+from .plan_tasks import pages as pages_of
 from .recount import Counted, Recount
 from .resolve import LOOK_AGAIN, OPEN_GATES
 
@@ -237,5 +238,4 @@ async def _set_gates(tx: Transaction, gates: Mapping[int, Counted]) -> None:
 
 def pages(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """The rows, as many at a time as one statement takes."""
-    for start in range(0, len(rows), BULK):
-        yield rows[start : start + BULK]
+    return pages_of(rows, BULK)

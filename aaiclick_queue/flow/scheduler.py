@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ import asyncpg
 import msgspec
 
 from ..errors import JobEnded, TasksBusy
+from ..meters import METERS
 from ..postgres import DATA_ERRORS, Database
 from ..schema import Transaction
 from .ahead import AHEAD_SECONDS, Ahead
@@ -41,11 +42,11 @@ WITH due AS MATERIALIZED (
            WHERE j.registered_job_id = r.id AND j.status IN ('PENDING', 'RUNNING') LIMIT 1) IS NULL)
      ORDER BY id LIMIT $1)
 )
-SELECT r.id, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r
+SELECT r.id, r.name, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r
 WHERE r.id = ANY(ARRAY(SELECT id FROM due)) FOR UPDATE SKIP LOCKED
 """
 HOLD_ONE = """
-SELECT r.id, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r WHERE r.id = $1::bigint
+SELECT r.id, r.name, r.xmin::text AS version FROM aaiclick_queue.registered_jobs r WHERE r.id = $1::bigint
 FOR UPDATE SKIP LOCKED
 """
 READ_LOCKED = f"SELECT {DUE_COLUMNS} FROM aaiclick_queue.registered_jobs r WHERE r.id = ANY($1::bigint[])"
@@ -134,13 +135,15 @@ class Scheduler:
                 made, ticked, _ = await self._step(HOLD_ONE, row["id"], full=limit)
             except DATA_ERRORS as error:
                 log.error("schedule %d cannot be fired: %s", row["id"], error)
-                self._leave([row["id"]])
+                self._leave({row["id"]: row["name"]})
             else:
                 runs, ticks = runs + made, ticks + ticked
         return runs, ticks, True
 
-    def _leave(self, unreadable: Sequence[int]) -> None:
+    def _leave(self, unreadable: Mapping[int, str]) -> None:
         self._unreadable |= dict.fromkeys(unreadable, time.monotonic() + UNREADABLE_SECONDS)
+        for name in unreadable.values() if METERS.on else ():
+            METERS.ticked(name, "error")
 
     async def _fire(self, tx: Transaction, firing: Firing, held: Sequence[Any]) -> tuple[int, int]:
         known, others = self._ahead.take(held)

@@ -41,6 +41,7 @@ def wanted(where: str) -> str:
     return f"""{of_names("t", where)}
         AND ({where}->>'key' IS NULL OR t.concurrency_key = {where}->>'key')
         AND ({where}->>'correlation_id' IS NULL OR t.correlation_id = {where}->>'correlation_id')
+        AND ({where}->>'job_id' IS NULL OR t.job_id = ({where}->>'job_id')::bigint)
         AND ({where}->>'priority' IS NULL OR t.priority = ({where}->>'priority')::int)
         AND ({where}->>'older_than' IS NULL
              OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))
@@ -86,6 +87,22 @@ COUNT_ALIKE = _COUNT.format(
     ORDER BY fingerprint DESC, task_id DESC""",
     wanted=_STATUS + wanted("$1::jsonb"),
 )
+# A job is looked through by its own index, whatever stands in the lines that its tasks are in.
+_OF_JOB = "SELECT id AS task_id FROM aaiclick_queue.tasks WHERE job_id = ($1::jsonb->>'job_id')::bigint AND status"
+COUNT_ENDED_OF_JOB = _COUNT.format(
+    looked=f"{_OF_JOB} IS NOT NULL ORDER BY job_id DESC, id DESC", wanted=_STATUS + wanted("$1::jsonb")
+)
+COUNT_OPEN_OF_JOB = f"""
+WITH looked AS MATERIALIZED ({_OF_JOB} IS NULL ORDER BY job_id, id LIMIT $2::int), found AS (
+    SELECT s.status FROM looked
+    CROSS JOIN LATERAL (SELECT FROM aaiclick_queue.tasks t WHERE t.id = looked.task_id
+                        AND {wanted("$1::jsonb")} OFFSET 0) AS t
+    CROSS JOIN LATERAL (SELECT status FROM aaiclick_queue.task_status WHERE id = looked.task_id OFFSET 0) AS s
+    LIMIT $3::int
+)
+SELECT s.status, (SELECT count(*) FROM looked) AS looked, (SELECT count(*) FROM found WHERE status = s.status) AS n
+FROM unnest($4::text[]) AS s(status)
+"""
 
 
 class Count(msgspec.Struct, frozen=True):
@@ -114,6 +131,8 @@ def places_of(where: dict[str, Any], *, running: bool) -> list[str]:
 
 async def count_waiting(tx: Transaction, where: dict[str, Any], *, running: bool = False) -> Count:
     """Count open tasks, exactly up to 10,000."""
+    if "job_id" in where:
+        return await _count_open_of_job(tx, where, places_of(where, running=running))
     return await _count(
         tx, where, [(STATUSES[place], COUNT_WAITING[place]) for place in places_of(where, running=running)]
     )
@@ -123,7 +142,18 @@ async def count_ended(tx: Transaction, where: dict[str, Any]) -> Count:
     """Count tasks that have FAILED, of the newest 100,000 failures; CANCELLED ones, of the newest 100,000 tasks."""
     status = where.get("status", "FAILED")
     statement = COUNT_ALIKE if "fingerprint" in where else COUNT_FAILED if status == "FAILED" else COUNT_ENDED
+    if "job_id" in where:
+        statement = COUNT_ENDED_OF_JOB
     return await _count(tx, where, [(status, statement)])
+
+
+async def _count_open_of_job(tx: Transaction, where: dict[str, Any], places: Sequence[str]) -> Count:
+    statuses = list(dict.fromkeys(STATUSES[place] for place in places))
+    rows = await tx.fetch(COUNT_OPEN_OF_JOB, json.dumps(where), LOOK_LIMIT + 1, LOOK_LIMIT + 1, statuses)
+    total, looked = sum(row["n"] for row in rows), rows[0]["looked"]
+    is_cut = looked > LOOK_LIMIT
+    found = {row["status"]: row["n"] for row in rows}
+    return Count(min(total, COUNT_LIMIT), is_cut or total > COUNT_LIMIT, found, LOOK_LIMIT if is_cut else None)
 
 
 async def _count(tx: Transaction, where: dict[str, Any], statements: Sequence[tuple[str, str]]) -> Count:

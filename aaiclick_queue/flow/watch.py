@@ -17,7 +17,6 @@ DOCTOR_SECONDS = 300.0
 FIRST_LOOK_SECONDS = 60.0  # a short life has no doctor: his look at 120,000 tasks takes 0.7 s, when they wait to be run
 INVARIANT, BROKEN = "invariant", "INVARIANT_BROKEN"
 OTHERS_SECONDS = 2.0  # until somebody else may have become the holder
-COST = 20  # times as long as a count took pass before the next one
 
 
 Examine = Callable[[Database], Awaitable[Sequence[Found]]]  # the doctor, who is not of the flow
@@ -34,10 +33,10 @@ class Watch:
         self._db = db
         self._holder = holder
         self._detector = Detector(db.settings)
-        self._watch = Loop("watch", self._watch_pass)
-        self._depths = Loop("depths", self._depths_pass)
+        self._watch = Loop("watch", self._watch_pass, is_look=True)
+        self._depths = Loop("depths", self._depths_pass, is_look=True)
         self._examine = examine
-        self._doctor = Loop("doctor", self._doctor_pass)
+        self._doctor = Loop("doctor", self._doctor_pass, is_look=True)
         self.loops = (self._watch, self._depths, self._doctor)
 
     async def _watch_pass(self) -> float:
@@ -52,17 +51,15 @@ class Watch:
     async def _depths_pass(self) -> float:
         if not self._holder.holds:
             return OTHERS_SECONDS
-        began = time.monotonic()
         self._depths.counts.did("counted {} long lines", await count_long_lines(self._db))
-        return max(DEPTHS_SECONDS, COST * (time.monotonic() - began))
+        return DEPTHS_SECONDS
 
     async def _doctor_pass(self) -> float:
         if self._examine is None:
             return DOCTOR_SECONDS
-        began = time.monotonic()
-        if not self._holder.holds or began < self._examines_at:
+        if not self._holder.holds or time.monotonic() < self._examines_at:
             return OTHERS_SECONDS
         found = await self._examine(self._db)
         await keep_alarms(self._db, INVARIANT, found, event=BROKEN)
         self._doctor.counts.did("found {} invariants broken", len(found))
-        return max(DOCTOR_SECONDS, COST * (time.monotonic() - began))
+        return DOCTOR_SECONDS

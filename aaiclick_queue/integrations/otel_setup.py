@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from ..errors import MissingExtra
 from ..middleware import installed
@@ -10,10 +12,11 @@ from ..settings import Settings
 from ..spans import TOLD
 
 try:
-    from opentelemetry import trace
+    from opentelemetry import context, trace
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as missing:
     raise MissingExtra("AAICLICK_QUEUE_TRACING=on", "otel") from missing
 
@@ -22,6 +25,7 @@ from .otel_flow import FlowSpans
 from .otel_ids import TaskIds
 
 NAME = "aaiclick-queue"
+CONTEXT = ("traceparent", "tracestate")
 
 
 def turn_on(settings: Settings) -> None:
@@ -39,6 +43,21 @@ def turn_off() -> None:
     """Make no more spans."""
     TOLD.tracer = None
     installed[:] = [one for one in installed if not isinstance(one, Tracing)]
+
+
+@contextmanager
+def continued(headers: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the span of the caller is the current one, unless the application has made one of its own."""
+    if trace.get_current_span().get_span_context().is_valid:
+        yield
+        return
+    # Not its baggage: that would be kept with every task, whatever somebody has put into it.
+    found = TraceContextTextMapPropagator().extract({name: headers[name] for name in CONTEXT if name in headers})
+    token = context.attach(found)
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def flush() -> None:

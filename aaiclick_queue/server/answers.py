@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
@@ -17,6 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from starlette.responses import Response
 
+from ..redaction import masked_in, masked_text
 from .auditing import audit
 from .csrf import is_json
 from .desk import Desk
@@ -27,14 +29,16 @@ T = TypeVar("T")
 NEWEST = 2**63 - 1
 RETURNS: dict[Callable[..., Any], Any] = {}  # what endpoints give
 _AUDITED_LENGTH = 200
+_NAMED = re.compile(r"\{(name|job)\}")  # what people name may have slashes, and %2F is one when a route is looked for
 _NO_TEXT = frozenset({"\x00", *map(chr, range(0xD800, 0xE000))})  # what Postgres cannot store
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A page of rows, newest first; the next one is asked for with `before`, None when there is none."""
+    """A page of rows; the next is asked for with `before`, or with `after` where rows are by name; None: no more."""
 
     items: list[T]
     before: str | None = None
+    after: str | None = None
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -65,10 +69,15 @@ def _storable(value: str) -> str:
     return value
 
 
+def _words(given: list[str]) -> list[str]:
+    return [word for text in given for one in text.split(",") if (word := one.strip())]
+
+
 _DIGITS = {"type": "string", "pattern": "^[0-9]{1,19}$", "examples": ["7123456789012345678"]}
 Id = Annotated[int, BeforeValidator(_number), WithJsonSchema(_DIGITS)]
 Text = Annotated[str, AfterValidator(_storable)]
 Name = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_storable)]
+Words = Annotated[list[str], AfterValidator(_words)]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 
 
@@ -95,6 +104,15 @@ class Asked(BaseModel):
         """What of it may be written down: arguments of tasks and jobs may be secret."""
         shown = {name: value for name, value in self.given().items() if "kwargs" not in name and name != "metadata"}
         return {name: str(value)[:_AUDITED_LENGTH] for name, value in shown.items()}
+
+
+def _unmasked(arguments: dict[str, Any]) -> dict[str, Any]:
+    if names := masked_in(arguments):
+        raise ValueError(masked_text(names))
+    return arguments
+
+
+Kwargs = Annotated[dict[str, Any], AfterValidator(_unmasked)]
 
 
 class Reasoned(Asked):
@@ -148,6 +166,7 @@ class Api(APIRouter):
 
     def add_api_route(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         """Add a route, for readers if it only reads; the type that its endpoint returns is in the document."""
+        path = _NAMED.sub(r"{\1:path}", path)
         returns = get_type_hints(endpoint, include_extras=True).get("return")
         changes = not SAFE_METHODS.issuperset(given.get("methods") or ["GET"])
         status = given.get("status_code") or 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -10,8 +11,9 @@ from fastapi import FastAPI
 from .. import __version__
 from ..client import Client
 from ..settings import Settings
+from ..tracing import flush_traces
 from . import health, mcp, metrics_route, openapi, problems
-from .api import ROUTERS, sessions
+from .api import ROUTES, sessions
 from .desk import Opening
 from .guard import Auth, Guard, Rules
 from .metrics_route import Counted
@@ -19,7 +21,7 @@ from .pages import add_pages
 from .shell import Shell
 from .watching import Watching
 
-DESCRIPTION = "Everything the command line can do. Ids are texts; lists are pages, the next one by `before`."
+DESCRIPTION = "Everything the command line can do. Ids are texts; lists are pages, the next one by `before` or `after`."
 
 
 def create_app(  # noqa: PLR0913 - one value a fact
@@ -48,6 +50,7 @@ def create_app(  # noqa: PLR0913 - one value a fact
         finally:
             app.state.watching.end()
             await opening.close()
+            await asyncio.to_thread(flush_traces)
 
     app = FastAPI(
         title="aaiclick-queue",
@@ -57,14 +60,14 @@ def create_app(  # noqa: PLR0913 - one value a fact
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # Newer ones of FastAPI trace by themselves, whatever our switch says, with what was searched for in the span.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.opening = opening
     app.state.guard = Guard(Rules(auth, tuple(allowed_hosts), any_host, read_only), opening)
     app.state.watching, app.state.prefix = Watching(), prefix.rstrip("/")
     app.state.label, app.state.colour = label, colour
-    for router in (*ROUTERS, metrics_route.router):
-        app.router.routes.extend(router.routes)
-    app.router.routes.extend([*health.ROUTES, *sessions.ROUTES])
+    app.router.routes.extend([*ROUTES, *metrics_route.router.routes, *health.ROUTES, *sessions.ROUTES])
     problems.install(app)
     openapi.install(app, has_document=docs)
     mcp.install(app)

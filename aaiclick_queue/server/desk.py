@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Annotated, cast
+from collections.abc import Coroutine
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, Request
 
@@ -18,6 +19,7 @@ from ..migrate import require_head
 from ..operations import work_to_end
 from ..postgres import Database
 from ..settings import Settings
+from ..tracing import trace_if_wanted
 
 log = logging.getLogger(__name__)
 
@@ -36,16 +38,27 @@ class Desk:
     def carry_on(self, *operations: int) -> list[str]:
         """Work on operations beside the workers, while the server runs; gives their ids."""
         for one in operations:
-            task = asyncio.create_task(self._work(one))
-            self._working.add(task)
-            task.add_done_callback(self._working.discard)
+            self.beside(self._work(one))
         return [str(one) for one in operations]
+
+    def beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Have it done while the server runs, whether or not somebody waits for it."""
+        task = asyncio.create_task(work)
+        self._working.add(task)
+        task.add_done_callback(self._over)
+        return task
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.debug("something that was done beside requests failed", exc_info=error)
 
     async def close(self) -> None:
         """Leave what is being worked on to the workers, and close the connections."""
-        for task in self._working:
+        working = list(self._working)
+        for task in working:
             task.cancel()
-        await asyncio.gather(*self._working, return_exceptions=True)
+        await asyncio.gather(*working, return_exceptions=True)
         await self.db.close()
 
     async def _work(self, operation_id: int) -> None:
@@ -95,6 +108,7 @@ class Opening:
 
     async def _open(self) -> Desk:
         client = self._given or Client(self._settings or Settings.load())
+        trace_if_wanted(client.settings)  # before the first request enqueues something
         dsn = await database_url(client.settings)
         db = Database(client.settings, size=READERS, flow=True, dsn=dsn, longest=STATEMENT_SECONDS)
         try:

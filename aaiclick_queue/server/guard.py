@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 
 from ..tokens import digest_of
+from .auditing import audit
 from .csrf import check_origin
 from .desk import Opening
 from .problems import Problem
 from .roles import Who
-from .tokens import new_session, who_has, who_in_session
+from .tokens import end_session, new_session, who_has, who_in_session
 
 Auth = Literal["tokens", "open"] | Callable[[Request], Awaitable[Who | None]]
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -48,6 +50,7 @@ class Guard:
         self.rules = rules
         self._opening = opening
         self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._trying: dict[str, Counter[bytes]] = {}
         self._trusted: OrderedDict[bytes, float] = OrderedDict()
 
     @property
@@ -92,12 +95,14 @@ class Guard:
     async def check_token(self, request: Request, token: str) -> Who:
         """Whose token it is; a problem when it is nobody's, and for a while after ten of those."""
         address, digest = address_of(request) or "", digest_of(token)
+        network = network_of(address)
         if self._trusted.get(digest, -TRUST_SECONDS) + TRUST_SECONDS < time.monotonic():
-            self._check_failures(address)
-        found = await who_has((await self._opening.desk()).db, token, address=address)
+            self._check_failures(network, digest)
+        with self._trying_it(network, digest):
+            found = await who_has((await self._opening.desk()).db, token, address=address)
         if found is None:
             self._trusted.pop(digest, None)
-            self._remember_failure(address)
+            self._remember_failure(network)
             raise Problem(
                 401,
                 "this token is unknown, revoked or over: `aaiclick-queue token list` shows those there are",
@@ -109,7 +114,19 @@ class Guard:
 
     async def sign_in(self, request: Request, token: str) -> str:
         """The cookie of a new session for whoever has that token."""
-        return new_session(await self.check_token(request, token), token)
+        who = await self.check_token(request, token)
+        await audit(await self._opening.desk(), who, "sign_in")
+        return new_session(who, token)
+
+    async def sign_out(self, request: Request) -> None:
+        """End the session of this request, if it has one that is not over."""
+        cookie = request.cookies.get(COOKIE)
+        if self.rules.auth != "tokens" or not cookie:
+            return
+        desk = await self._opening.desk()
+        if who := await who_in_session(desk.db, cookie, address=address_of(request)):
+            await audit(desk, who, "sign_out")
+            await end_session(desk.db, who, cookie)
 
     def check_host(self, request: Request) -> None:
         """Refuse a request that names a host which is not ours."""
@@ -139,27 +156,54 @@ class Guard:
             "--auth tokens, and make a token with `aaiclick-queue token create`",
         )
 
-    def _check_failures(self, address: str) -> None:
+    def _check_failures(self, network: str, digest: bytes) -> None:
+        """Refuse one more token from there; those that are being looked up may be as wrong as those that were."""
         now = time.monotonic()
-        recent = [at for at in self._failures.get(address, ()) if now - at < FAILURE_SECONDS]
-        if len(recent) >= FAILURES:
-            wait = int(FAILURE_SECONDS - (now - recent[0])) + 1
+        recent = [at for at in self._failures.get(network, ()) if now - at < FAILURE_SECONDS]
+        others = self._trying.get(network, {}).keys() - {digest}
+        if len(recent) + len(others) >= FAILURES:
+            wait = int(FAILURE_SECONDS - (now - recent[0])) + 1 if len(recent) >= FAILURES else 1
             raise Problem(
                 429,
-                f"too many wrong tokens from {address or 'this address'}: try again in {wait} s",
+                f"too many wrong tokens from {network or 'this address'}: try again in {wait} s",
                 headers={"Retry-After": str(wait)},
             )
 
-    def _remember_failure(self, address: str) -> None:
+    @contextmanager
+    def _trying_it(self, network: str, digest: bytes) -> Iterator[None]:
+        """Count a token among those that are being looked up: many at once would all pass before the first is known."""
+        trying = self._trying.setdefault(network, Counter())
+        trying[digest] += 1
+        try:
+            yield
+        finally:
+            trying[digest] -= 1
+            if not trying[digest]:
+                del trying[digest]
+            if not trying:
+                self._trying.pop(network, None)
+
+    def _remember_failure(self, network: str) -> None:
         now = time.monotonic()
-        recent = [at for at in self._failures.pop(address, ()) if now - at < FAILURE_SECONDS]
-        self._failures[address] = [*recent, now][-FAILURES:]
+        recent = [at for at in self._failures.pop(network, ()) if now - at < FAILURE_SECONDS]
+        self._failures[network] = [*recent, now][-FAILURES:]
         _bound(self._failures)
 
 
 def address_of(request: Request) -> str | None:
     """Where the request came from."""
     return request.client.host if request.client else None
+
+
+def network_of(address: str) -> str:
+    """What wrong tokens are counted for: an address, or of IPv6 the /64 that one machine has all addresses of."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address) or found.ipv4_mapped:
+        return str(getattr(found, "ipv4_mapped", None) or found)
+    return str(ipaddress.ip_network((found, 64), strict=False))
 
 
 def _is_local(address: str | None) -> bool:

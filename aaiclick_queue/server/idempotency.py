@@ -45,7 +45,8 @@ class Once:
     """One POST under its key."""
 
     def __init__(self, desk: Desk, who: Who, key: str, what: str, body: bytes) -> None:
-        name = _digest(f"{who.name}\n{what}\n{key}".encode())
+        # By the number of a token: names of tokens need not be different.
+        name = _digest(f"{who.token_id}\n{who.name}\n{what}\n{key}".encode())
         self._desk = desk
         self._key = name
         self._body = f"{name} {_digest(body)}"

@@ -27,7 +27,9 @@ TOOLS = (
     *("list_queues", "pause_queue", "resume_queue", "list_workers", "stop_worker", "list_failures"),
 )
 PARSE_ERROR, BAD_REQUEST, NO_METHOD, BAD_PARAMS = -32700, -32600, -32601, -32602
-_PASSED_ON = frozenset({b"host", b"authorization", b"cookie", b"origin", b"sec-fetch-site"})
+_PASSED_ON = frozenset(
+    {b"host", b"authorization", b"cookie", b"origin", b"sec-fetch-site", b"traceparent", b"tracestate"}
+)
 _ENDS = ("cancel_job", "clear_task", "stop_worker")
 
 

@@ -6,11 +6,13 @@ Redis gets fifty milliseconds to tell the lengths of its streams; its absence is
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ..clickhouse import is_answering
 from ..doctor import CHECK_NAMES
 from ..errors import PostgresUnavailable, StreamsDown
 from ..exposition import made, process_families, rendered
@@ -23,6 +25,7 @@ from . import state_rows as sql
 CACHE_SECONDS = 5.0
 SLOW_SECONDS = 30.0  # what changes slowly, a third of the whole: sizes, schedules, what is estimated
 REDIS_SECONDS = 0.05
+ARCHIVE_SECONDS = 0.3
 COUNTED = 3_000  # tasks in line, over all queues
 NAMED = 200
 SAMPLED = 2_000
@@ -69,6 +72,7 @@ class Collector:
         self._read_at = -CACHE_SECONDS
         self._found: Found | None = None
         self._found_at = 0.0
+        self._changed: dict[int, tuple[str, float]] = {}  # marks of the oldest open jobs, and when they changed
         self._lock = asyncio.Lock()
 
     async def read(self) -> Values:
@@ -89,6 +93,7 @@ class Collector:
         except PostgresUnavailable:
             values = {name: {} for name in values} | {"up": {("postgres",): 0.0}}
         await self._ask_redis(values)
+        await self._ask_archive(values)
         return {name: found for name, found in values.items() if found}
 
     async def _ask_postgres(self, db: Database, values: Values) -> None:
@@ -106,8 +111,7 @@ class Collector:
             values["workers"] = {(status,): float(workers.get(status, 0)) for status in states}
             jobs = {row["status"]: row["n"] for row in await tx.fetch(sql.OPEN_JOBS, SAMPLED)}
             values["jobs"] = {(status,): float(jobs.get(status, 0)) for status in ("PENDING", "RUNNING")}
-            [progress] = await tx.fetch(sql.JOB_PROGRESS)
-            values["oldest_job_progress_age_seconds"][()] = max(0.0, progress["age"])
+            values["oldest_job_progress_age_seconds"][()] = self._progress(await tx.fetch(sql.JOB_PROGRESS))
             for row in await tx.fetch(sql.UNACKNOWLEDGED, SAMPLED // 4):
                 values["failed_tasks"][row["queue"],] = float(row["n"])
             for row in await tx.fetch(sql.ALARMS):
@@ -117,6 +121,21 @@ class Collector:
                 values["invariant_violations"][row["what"],] = float(row["n"])
             _schedules(values, found.schedules, found.schedule_states)
             values["prune_backlog_rows"][()] = found.backlog
+
+    def _progress(self, jobs: Sequence[Any]) -> float:
+        """How long ago the job that has not changed for the longest did; one with another mark did so since a look."""
+        now, before = time.monotonic(), self._changed
+        self._changed = {}
+        for job in jobs:
+            mark, at = before.get(job["id"], (job["mark"], -math.inf))
+            self._changed[job["id"]] = (job["mark"], max(at, now - job["age"]) if mark == job["mark"] else now)
+        return max((now - at for _, at in self._changed.values()), default=0.0)
+
+    async def _ask_archive(self, values: Values) -> None:
+        url = self._settings.clickhouse_url
+        answers = None if url is None else await asyncio.to_thread(is_answering, url, ARCHIVE_SECONDS)
+        if answers is not None:
+            values["up"][("archive",)] = float(answers)
 
     async def _ask_redis(self, values: Values) -> None:
         url = self._settings.redis_url

@@ -53,6 +53,6 @@ class Counted:
 
     def _route(self, scope: Scope) -> str:
         if (route := scope.get("route")) is not None:
-            return str(route.path)
+            return str(getattr(route, "path_format", route.path))
         path = scope["path"].removeprefix(scope.get("root_path", ""))  # a plain route does not say which it is
         return path if any(getattr(one, "path", None) == path for one in self._of.routes) else "(none)"

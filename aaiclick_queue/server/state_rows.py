@@ -6,6 +6,8 @@ at a limit, and what lies beyond it is estimated from Postgres' own statistics.
 
 from __future__ import annotations
 
+from ..job_nodes import of_job
+
 # $1: rows of all lines together that are counted, shared out among the queues. $2: names. $3: rows of a place without
 # an index by queue. The oldest of a rank need not be its first, so the first twenty are looked at.
 QUEUE_STATE = """
@@ -86,15 +88,47 @@ SELECT status, count(*) AS n FROM (
     SELECT status FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') ORDER BY id LIMIT $1) AS j
 GROUP BY status
 """
-# Of the oldest ten that are not paused: what started, ended or is leased last of the newest fifty of their tasks.
-JOB_PROGRESS = """
-SELECT coalesce(max(extract(epoch FROM now() - seen.at)), 0)::float8 AS age
-FROM (SELECT id, created_at, started_at FROM aaiclick_queue.jobs
-      WHERE status IN ('PENDING', 'RUNNING') AND paused_at IS NULL ORDER BY id LIMIT 10) AS j
-CROSS JOIN LATERAL (
-    SELECT greatest(j.created_at, j.started_at, max(t.finished_at), max(l.claimed_at)) AS at
-    FROM (SELECT id, finished_at FROM aaiclick_queue.tasks WHERE job_id = j.id ORDER BY job_id, id DESC LIMIT 50) AS t
-    LEFT JOIN aaiclick_queue.leases l ON l.task_id = t.id) AS seen
+# Of the oldest ten that are not paused: what was claimed last, what ended last of the newest tasks and of those that
+# stand before the first one in line, and when a gate was decided. No column that an end writes has an index, so ends
+# elsewhere are not found here: `mark` is another one whenever the job's gate has counted some. An arrival that nobody
+# has counted yet is a change of this moment.
+JOB_PROGRESS = f"""
+WITH oldest AS MATERIALIZED (
+    SELECT id, created_at, started_at FROM aaiclick_queue.jobs
+    WHERE status IN ('PENDING', 'RUNNING') AND paused_at IS NULL ORDER BY id LIMIT 10
+), running AS MATERIALIZED (
+    SELECT order_key, max(claimed_at) AS at
+    FROM (SELECT order_key, claimed_at FROM aaiclick_queue.leases LIMIT 6000) AS l GROUP BY order_key
+), coming AS MATERIALIZED (
+    SELECT g.job_id FROM (SELECT gate_id FROM aaiclick_queue.arrivals ORDER BY id LIMIT 200) AS a
+    CROSS JOIN LATERAL (SELECT job_id FROM aaiclick_queue.gates WHERE id = a.gate_id OFFSET 0) AS g
+), newest AS MATERIALIZED (
+    SELECT oldest.id AS job_id, t.finished_at, t.queue, t.rank FROM oldest CROSS JOIN LATERAL (
+        SELECT finished_at, queue, -priority::int AS rank FROM aaiclick_queue.tasks WHERE {of_job("oldest.id")}
+        ORDER BY job_id DESC, id DESC LIMIT 30) AS t
+), line AS MATERIALIZED (
+    SELECT its.job_id, head.task_id
+    FROM (SELECT DISTINCT job_id, queue, rank FROM newest LIMIT 50) AS its CROSS JOIN LATERAL (
+        SELECT r.task_id FROM aaiclick_queue.ready r
+        WHERE r.queue = its.queue AND r.rank = its.rank AND r.order_key = its.job_id
+        ORDER BY r.order_key, r.task_id LIMIT 1) AS head
+), before AS MATERIALIZED (
+    SELECT line.job_id, t.finished_at FROM line CROSS JOIN LATERAL (
+        SELECT finished_at FROM aaiclick_queue.tasks WHERE {of_job("line.job_id")} AND id < line.task_id
+        ORDER BY job_id DESC, id DESC LIMIT 30) AS t
+)
+SELECT oldest.id, concat_ws('/', its.xmin, its.total, its.remaining) AS mark,
+       CASE WHEN oldest.id IN (SELECT job_id FROM coming) THEN 0 ELSE extract(epoch FROM now() - greatest(
+           oldest.created_at, oldest.started_at, running.at,
+           (SELECT max(finished_at) FROM newest WHERE newest.job_id = oldest.id),
+           (SELECT max(finished_at) FROM before WHERE before.job_id = oldest.id),
+           (SELECT max(decided_at) FROM (
+               SELECT decided_at FROM aaiclick_queue.gates WHERE {of_job("oldest.id")}
+               ORDER BY job_id DESC, id DESC LIMIT 30) AS g))) END::float8 AS age
+FROM oldest
+LEFT JOIN running ON running.order_key = oldest.id
+LEFT JOIN LATERAL (
+    SELECT xmin, total, remaining FROM aaiclick_queue.gates WHERE id = oldest.id OFFSET 0) AS its ON true
 """
 UNACKNOWLEDGED = """
 SELECT queue, count(*) AS n FROM (

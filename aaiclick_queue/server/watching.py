@@ -30,7 +30,8 @@ EVERYTHING = "*"
 # Rows of small tables by their versions: no column has to be named, and none can be forgotten.
 _ROWS = "(SELECT md5(string_agg(r.ctid::text || r.xmin::text, ',')) FROM {rows} AS r)"
 _NEWEST_TASK = "(SELECT max(id)::text FROM aaiclick_queue.tasks)"
-_RUNNING = "(SELECT count(*)::text || max(claimed_at)::text FROM aaiclick_queue.leases)"
+_RUNNING = """(SELECT count(*)::text || max(l.claimed_at)::text
+               FROM (SELECT claimed_at FROM aaiclick_queue.leases LIMIT 10000) AS l)"""
 _WORKERS = """(SELECT md5(string_agg(w.id::text || w.status || w.last_heartbeat::text || w.tasks_completed::text
                                      || w.tasks_failed::text, ',' ORDER BY w.id))
                FROM (SELECT id, status, last_heartbeat, tasks_completed, tasks_failed FROM aaiclick_queue.workers
@@ -48,9 +49,9 @@ _OPEN_JOBS = """(SELECT md5(string_agg(j.xmin::text || coalesce(g.xmin::text, ''
          AS j LEFT JOIN aaiclick_queue.gates g ON g.id = j.id)"""
 _NEWEST_JOBS = """(SELECT md5(string_agg(j.xmin::text, ',')) FROM (
     SELECT xmin FROM aaiclick_queue.jobs ORDER BY id DESC LIMIT 50) AS j)"""
-_QUEUES = _ROWS.format(rows="aaiclick_queue.queues")
+_QUEUES = _ROWS.format(rows="(SELECT ctid, xmin FROM aaiclick_queue.queues ORDER BY name LIMIT 1000)")
 _LIMITS = _ROWS.format(rows="(SELECT ctid, xmin FROM aaiclick_queue.limits ORDER BY id LIMIT 1000)")
-_ALARMS = _ROWS.format(rows="aaiclick_queue.alarms")
+_ALARMS = _ROWS.format(rows="(SELECT ctid, xmin FROM aaiclick_queue.alarms ORDER BY kind, what LIMIT 1000)")
 _MARKS: dict[str, tuple[str, ...]] = {
     "queues": (_LINES, _NEWEST_TASK, _RUNNING, _QUEUES, _LIMITS),
     "tasks": (_NEWEST_TASK, _RUNNING, _LINES, _WORKERS),
@@ -61,7 +62,7 @@ _MARKS: dict[str, tuple[str, ...]] = {
     "operations": (_ROWS.format(rows="(SELECT ctid, xmin FROM aaiclick_queue.operations ORDER BY id DESC LIMIT 50)"),),
     "failures": (
         "(SELECT max(failed_at)::text FROM aaiclick_queue.failures)",
-        _ROWS.format(rows="aaiclick_queue.failure_groups"),
+        _ROWS.format(rows="(SELECT ctid, xmin FROM aaiclick_queue.failure_groups ORDER BY fingerprint LIMIT 1000)"),
     ),
     "events": ("(SELECT max(id)::text FROM aaiclick_queue.system_events)",),
     "alarms": (_ALARMS,),

@@ -23,12 +23,27 @@ from .report import Report
 from .systems import System, ours
 from .venvs import CannotInstall, bin_folder, version_of
 
-KINDS = ("drain", "bulk", "concurrent", "single", "latency", "sustained", "cpu", "io", "jobs", "idle")
-EVERY_ROUND = {"drain", "bulk", "concurrent", "latency"}  # the others once, unless --full
-OWN_ALONE = {"idle"}  # not of peers, unless --full or --only
+Step = Callable[..., Figures]
+PLAIN: dict[str, Step] = {
+    "bulk": measures.bulk,
+    "concurrent": measures.concurrent,
+    "single": measures.single,
+    "latency": measures.latency,
+    "quiet": measures.quiet_latency,
+    "cpu": works.cpu,
+    "io": works.io,
+    "idle": measures.idle,
+    "def": works.plain,
+    "result": works.result,
+}
+KINDS = ("drain", *PLAIN, "sustained", "jobs")
+EVERY_ROUND = {"drain", "bulk", "latency"}  # the others once, unless --full
+EVERY_ROUND_OF_OURS = EVERY_ROUND | {"concurrent"}  # a mark, and no comparison
+ONCE = {"quiet"}  # also then: a minute and a half a system
+NOT_OF_PEERS = {"def", "result"}
+FULL_OF_PEERS = {"quiet", "idle"}  # in the full form, or by --only
 BUSY = 0.3  # load a core
 RESULTS = Path(__file__).with_name("results")
-Step = Callable[..., Figures]
 
 
 def main() -> None:
@@ -42,13 +57,13 @@ def main() -> None:
     wanted = [*_chosen(ours(), given.ours), *_chosen(peers(), given.peers)]
     began = time.monotonic()
     with Servers() as servers:
-        report = Report(sizes, _facts(servers))
+        report = Report(sizes, _facts(servers), given.only or KINDS, [system.name for system in wanted])
         run = Run(servers, sizes, report, given)
         systems = _installed(wanted, report)
         for number in range(sizes.rounds):
             say(f"round {number + 1} of {sizes.rounds}, {time.monotonic() - began:.0f} s so far")
             # Everybody once in every round: what disturbs the machine for a minute disturbs all alike.
-            for system, bin_ in systems:
+            for system, bin_ in turned(systems, number, sizes.rounds):
                 run.measure_all(system, bin_, number)
     report.add_fact("took", f"{time.monotonic() - began:.0f} s")
     say(f"\n{report.markdown()}\n\nFor a README:\n\n{report.short()}\n")
@@ -77,22 +92,24 @@ class Run:
                 self._measure(system, bin_, name, step)
 
     def _kinds(self, system: System, number: int) -> Sequence[str]:
-        if self._given.only:
-            return list(self._given.only)
-        kinds = [kind for kind in KINDS if number == 0 or kind in EVERY_ROUND or self._given.full]
-        return [kind for kind in kinds if not (system.is_peer and kind in OWN_ALONE) or self._given.full]
+        left_out = set(system.skips | NOT_OF_PEERS if system.is_peer else system.skips)
+        if not self._given.only:
+            left_out |= self._not_now(system, number)
+        return [kind for kind in self._given.only or KINDS if kind not in left_out]
+
+    def _not_now(self, system: System, number: int) -> set[str]:
+        left_out = set(ONCE) if number else set()
+        if system.is_peer and not self._given.full:
+            left_out |= FULL_OF_PEERS
+        if number and not self._given.full:
+            left_out |= set(KINDS) - (EVERY_ROUND if system.is_peer else EVERY_ROUND_OF_OURS)
+        return left_out
 
     def _steps(self, system: System, kinds: Sequence[str]) -> Iterator[tuple[str, Step]]:
         if "drain" in kinds:
             for processes in self._sizes.processes:
                 yield f"drain by {processes}", partial(measures.drain, processes=processes)
-        plain = {"bulk": measures.bulk, "concurrent": measures.concurrent, "single": measures.single}
-        plain |= {"latency": measures.latency, "cpu": works.cpu, "io": works.io, "idle": measures.idle}
-        if not system.asynchronous:
-            del plain["concurrent"]
-        yield from ((name, step) for name, step in plain.items() if name in kinds)
-        if "latency" in kinds and self._sizes.quiet_latencies:
-            yield "latency after quiet", measures.quiet_latency
+        yield from ((name, step) for name, step in PLAIN.items() if name in kinds)
         rate, best = self._report.best_drain(system.name)
         if "sustained" in kinds and rate:
             yield "sustained", partial(works.sustained, drain_rate=rate, processes=best)
@@ -106,12 +123,18 @@ class Run:
                 figures = step(place, self._sizes)
         except (Broken, psycopg.Error, redis.RedisError, OSError) as error:
             self._broken.add((system.name, name))
-            self._report.add_trouble(f"{system.name}, {name}: {error}")
+            self._report.add_missing(system, name, str(error))
             say(f"{system.name}, {name}: broke: {error}")
             return
         self._report.add(system, figures)
         shown = ", ".join(f"{figure} {value:,.{0 if value > 100 else 2}f}" for figure, value in figures.items())
         say(f"{system.name}: {shown} [{time.monotonic() - began:.1f} s]")
+
+
+def turned(systems: list[tuple[System, Path]], number: int, rounds: int) -> list[tuple[System, Path]]:
+    """The same, beginning with another one in every round, so that nobody is always first."""
+    first = number * len(systems) // rounds
+    return systems[first:] + systems[:first]
 
 
 def _arguments() -> argparse.Namespace:
@@ -161,7 +184,7 @@ def _installed(systems: list[System], report: Report) -> list[tuple[System, Path
         try:
             found.append((system, bin_folder(system)))
         except CannotInstall as error:
-            report.add_trouble(f"{system.name}: cannot be installed here ({error})")
+            report.add_missing(system, "", f"cannot be installed here ({error})")
             say(f"{system.name}: skipped, cannot be installed here ({error})")
             continue
         report.add_system(system, version_of(system) if system.is_peer else "")

@@ -33,12 +33,13 @@ class Sizes(NamedTuple):
     share: float = 1.0
     processes: tuple[int, ...] = (1, 2)
     enqueue_seconds: float = 1.0
-    latencies: int = 150
-    gap_ms: int = 10
-    quiet_latencies: int = 0
-    quiet_gap_ms: int = 500
+    latencies: int = 120
+    gaps_ms: tuple[int, int] = (5, 15)
+    quiet_latencies: int = 25
+    quiet_gaps_ms: tuple[int, int] = (1000, 2000)
+    results: int = 100
     sustained_seconds: float = 3.0
-    idle_seconds: float = 10.0
+    idle_seconds: float = 8.0
     jobs: tuple[int, ...] = (1_000, 20_000)  # tasks of ours; a peer has the first
     chain: int = 200
     rounds: int = 2
@@ -51,13 +52,14 @@ FULL = Sizes(
     enqueue_seconds=4,
     latencies=1000,
     quiet_latencies=60,
+    results=500,
     sustained_seconds=15,
     idle_seconds=30,
     jobs=(1_000, 10_000, 100_000),
     chain=500,
     rounds=3,
 )
-TINY = Sizes(0.005, (1,), 0.05, 5, 1, 0, 0, 0.3, 0.2, (20, 40), 10, 1)
+TINY = Sizes(0.005, (1,), 0.05, 5, (1, 2), 3, (10, 20), 5, 0.3, 0.2, (20, 40), 10, 1)
 
 
 def drain(place: Place, sizes: Sizes, processes: int) -> Figures:
@@ -119,23 +121,24 @@ def single(place: Place, sizes: Sizes) -> Figures:
 
 
 def concurrent(place: Place, sizes: Sizes) -> Figures:
-    """Enqueue one by one from fifty coroutines of one process."""
-    return {"concurrent": place.ask("concurrent", sizes.enqueue_seconds)["rate"]}
+    """Enqueue one by one from fifty coroutines of one process, or fifty threads where the client blocks."""
+    way = "concurrent" if place.system.asynchronous else "threads"
+    return {"concurrent": place.ask(way, sizes.enqueue_seconds)["rate"]}
 
 
 def latency(place: Place, sizes: Sizes) -> Figures:
     """From the enqueue call to the first line of the task, on one worker with nothing else to do."""
-    return _latency(place, "latency", sizes.latencies, sizes.gap_ms)
+    return _latency(place, "latency", sizes.latencies, sizes.gaps_ms)
 
 
 def quiet_latency(place: Place, sizes: Sizes) -> Figures:
-    """The same after half a second in which nothing came: who backs off shows it here."""
-    return _latency(place, "quiet latency", sizes.quiet_latencies, sizes.quiet_gap_ms)
+    """The same after a second or two in which nothing came: who backs off shows it here."""
+    return _latency(place, "quiet latency", sizes.quiet_latencies, sizes.quiet_gaps_ms)
 
 
-def _latency(place: Place, name: str, count: int, gap_ms: int) -> Figures:
+def _latency(place: Place, name: str, count: int, gaps_ms: tuple[int, int]) -> Figures:
     with workers(place, 1):
-        warm = int(place.ask("latency", count, gap_ms)["warm"])
+        warm = int(place.ask("latency", count, *gaps_ms)["warm"])
     return cuts(name, tally.lates(place.folder)[warm:])
 
 
@@ -147,10 +150,12 @@ def cuts(name: str, lates: list[int]) -> Figures:
 
 
 def idle(place: Place, sizes: Sizes) -> Figures:
-    """What one worker costs that has worked and has nothing to do now."""
+    """What one worker costs that has drained a tenth of a drain's tasks and has had nothing to do for a while."""
+    count = max(100, int(place.system.drain * min(sizes.share, 1) / 10))
+    place.ask("fill", count)
     with workers(place, 1) as running:
-        place.ask("latency", 1, 1)
-        time.sleep(min(2.0, sizes.idle_seconds))
+        emptied(place, running, count, processes=1)
+        time.sleep(min(12.0, 2 * sizes.idle_seconds))  # who looks more often after work does so no more
         family = relatives(running)
         before, began = sum(_cpu_seconds(process) for process in family), time.perf_counter()
         time.sleep(sizes.idle_seconds)

@@ -41,7 +41,7 @@ def _celery() -> System:
         "celery_app",
         worker,
         "Redis broker, prefork, worker_prefetch_multiplier=128, results ignored, no gossip, mingle, heartbeat; "
-        "hiredis; apply_async in a loop through one producer, as it has no bulk call",
+        "hiredis; apply_async in a loop through one producer a thread, as it has no bulk call",
         "https://docs.celeryq.dev/en/stable/userguide/optimizing.html",
         lambda server: server.llen("celery") or server.hlen("unacked"),
         wheels=("celery[redis]==5.7.0", "gevent", "hiredis"),
@@ -126,17 +126,16 @@ def _arq() -> System:
 
 def _rq() -> System:
     def worker(bin_: Path, processes: int, shape: Shape) -> Commands:
-        number = str(ONE_AT_A_TIME if shape == "io" else processes)
         kind = "rq.worker.Worker" if shape == "cpu" else "rq.worker.SimpleWorker"
-        pool = [str(bin_ / "rq"), "worker-pool", "-q", "-n", number, "-w", kind]
-        return [pool]
+        # Not worker-pool: it gives every worker a scheduler, one process more each.
+        return [[str(bin_ / "rq"), "worker", "-q", "-w", kind]] * (ONE_AT_A_TIME if shape == "io" else processes)
 
     return System(
         "RQ",
         "rq_app",
         worker,
-        "worker-pool of SimpleWorkers, which do not fork for each job, results not kept, hiredis; enqueue_many of "
-        "1,000 in a pipeline",
+        "rq worker -w rq.worker.SimpleWorker, which does not fork for each job, a command a process, results not kept, "
+        "hiredis; enqueue_many of 1,000 in a pipeline",
         "https://github.com/rq/rq/blob/master/docs/benchmark.md",
         lambda server: server.llen("rq:queue:default") or server.zcard("rq:wip:default"),
         wheels=("rq==2.12.0", "hiredis"),

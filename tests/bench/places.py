@@ -19,6 +19,7 @@ import psutil
 import psycopg
 import redis
 
+import aaiclick_queue
 from aaiclick_queue import embedded
 from aaiclick_queue.settings import PREFIX
 from tests.servers import Databases
@@ -120,6 +121,12 @@ class Servers:
                     connection.execute("CHECKPOINT")  # what was dirty is of others
             yield Place(system, bin_, folder, self._environ(system, folder, url), connection, self.redis)
 
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The URL of an empty database; gone afterwards."""
+        with self._databases.new() as name:
+            yield self._databases.url(name)
+
     def _template(self, system: System, bin_: Path) -> str:
         key = system.app if system.is_peer else "ours"
         if key not in self._templates:
@@ -158,6 +165,7 @@ class Servers:
         return {
             "machine": f"{_processor()}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB, "
             f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+            "aaiclick-queue": _own_version(),
             "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
             "Postgres": ", ".join(f"{fact} {row[0]}" for fact, row in shown.items() if row)
             + (
@@ -185,6 +193,15 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _own_version() -> str:
+    """The version, and the commit where git knows it."""
+    asked = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(asked, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
+        return f"{aaiclick_queue.__version__}, commit {said.strip()}"
+    return aaiclick_queue.__version__
 
 
 def _fsync_microseconds(rounds: int = 50) -> float:

@@ -12,12 +12,12 @@ from pathlib import Path
 from .charts import bars
 from .measures import CUTS, Figures, Sizes
 from .systems import System
-from .verdict import verdict
+from .verdict import Asked, Mark, verdict
 
 CHARTS = {
     "drain": "Drain of waiting no-op tasks, tasks a second at the best number of processes",
     "bulk": "Bulk enqueue, tasks a second",
-    "concurrent": "Enqueue from 50 coroutines of one process, tasks a second",
+    "concurrent": "Enqueue from 50 coroutines, or threads, of one process, tasks a second",
     "single": "Enqueue one by one, tasks a second",
     "latency p50": "Latency on an idle worker, median, milliseconds (less is better)",
     "latency p99": "Latency on an idle worker, 99th percentile, milliseconds (less is better)",
@@ -30,12 +30,15 @@ CHARTS = {
 class Report:
     """All figures of one run."""
 
-    def __init__(self, sizes: Sizes, facts: Mapping[str, str]) -> None:
+    def __init__(self, sizes: Sizes, facts: Mapping[str, str], kinds: Sequence[str], systems: Sequence[str]) -> None:
         self._sizes = sizes
         self._facts = dict(facts)
+        self._kinds = kinds
+        self._asked_for = systems
         self._figures: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._systems: dict[str, dict[str, str]] = {}
         self._trouble: list[str] = []
+        self._reasons: dict[tuple[str, str], str] = {}
 
     def add_system(self, system: System, version: str) -> None:
         """This one is measured."""
@@ -58,6 +61,15 @@ class Report:
         """Something that could not be measured, or should not have been seen."""
         self._trouble.append(sentence)
 
+    def add_missing(self, system: System, kind: str, reason: str) -> None:
+        """A figure, or with no kind a whole system, that could not be measured."""
+        self._reasons[system.name, kind.partition(" ")[0]] = reason
+        self.add_trouble(f"{system.name}{', ' if kind else ''}{kind}: {reason}")
+
+    def verdict(self) -> list[Mark]:
+        """The marks of what was asked for."""
+        return verdict(self.medians(), Asked(self._kinds, self._asked_for, self._reasons, self._sizes.jobs))
+
     def best_drain(self, name: str) -> tuple[float, int]:
         """The median drain at the best number of processes, and that number; zeroes where there is none."""
         rates = {n: self._figures[name].get(f"drain {n}") for n in self._sizes.processes}
@@ -71,7 +83,9 @@ class Report:
             rows[name] = {figure: statistics.median(values) for figure, values in self._figures[name].items()}
             rate, best = self.best_drain(name)
             if rate:
-                rows[name] |= {"drain": rate, "wal": rows[name].get(f"wal {best}", 0.0)}
+                rows[name]["drain"] = rate
+            if (wal := rows[name].get(f"wal {best}")) is not None:
+                rows[name]["wal"] = wal
         return rows
 
     def write(self, folder: Path) -> Path:
@@ -84,7 +98,7 @@ class Report:
             "systems": self._systems,
             "figures": self._figures,
             "medians": self.medians(),
-            "verdict": [mark._asdict() for mark in verdict(self.medians())],
+            "verdict": [mark._asdict() for mark in self.verdict()],
             "trouble": self._trouble,
         }
         (made / "results.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
@@ -99,8 +113,7 @@ class Report:
     def markdown(self) -> str:
         """The tables, the verdict, how each system was run, and what became of the others."""
         parts = [self._table(self._main_row, self._main_heads()), self._table(self._work_row, WORK_HEADS)]
-        marks = verdict(self.medians())
-        if marks:
+        if marks := self.verdict():
             lines = [["mark", "measured", "wanted", "verdict"], ["---"] * 4, *(mark.row() for mark in marks)]
             parts.append(_lines(lines))
         parts.append("\n".join(f"- {name}: {fact}" for name, fact in self._facts.items()))
@@ -127,7 +140,9 @@ class Report:
     def _told(self, name: str) -> str:
         told = self._systems[name]
         ways = f"computes: {told['isolation']}; waits: {told['io']}; graphs: {told['jobs']}"
-        return f"- {name} {told['version']}: {told['tuned']}; {ways} ({told['page']})"
+        tried = [str(n) for n in self._sizes.processes if self._figures[name].get(f"drain {n}")]
+        counts = f"; drained by {', '.join(tried)} processes, best by {self.best_drain(name)[1]}" if tried else ""
+        return f"- {name} {told['version']}: {told['tuned']}; {ways}{counts} ({told['page']})"
 
     def _table(self, row_of: object, heads: Sequence[str]) -> str:
         rows = [row_of(name) for name in self._systems]  # type: ignore[operator]
@@ -140,20 +155,22 @@ class Report:
     def _main_heads(self) -> list[str]:
         drains = [f"drain, {n} proc /s" for n in self._sizes.processes]
         enqueues = ["bulk enqueue /s", "50 at once /s", "one by one /s"]
-        return ["", *drains, *enqueues, "latency p50 / p90 / p99 / max ms", "after 0.5 s of quiet ms", "WAL B/task"]
+        return ["", *drains, *enqueues, "latency p50 / p90 / p99 / max ms", "after 1–2 s of quiet ms", "WAL B/task"]
 
     def _main_row(self, name: str) -> list[str]:
         drains = [self._cell(name, f"drain {n}") for n in self._sizes.processes]
         enqueues = [self._cell(name, way) for way in ("bulk", "concurrent", "single")]
         latencies = [self._latencies(name, way) for way in ("latency", "quiet latency")]
-        return [name, *drains, *enqueues, *latencies, self._cell(name, f"wal {self._sizes.processes[0]}")]
+        # Of the number of processes that the verdict takes.
+        return [name, *drains, *enqueues, *latencies, self._cell(name, f"wal {self.best_drain(name)[1]}")]
 
     def _work_row(self, name: str) -> list[str]:
         rate = self._cell(name, "sustained"), self._latencies(name, "sustained")
         wide = [self._cell(name, f"job {count}") for count in self._sizes.jobs]
         graphs = [" · ".join(cell for cell in wide if cell != "–") or "–", self._cell(name, "chain hop ms", 1)]
         idle = [self._cell(name, "idle cpu", 2), self._cell(name, "rss")]
-        return [name, *rate, self._cell(name, "cpu"), self._cell(name, "io"), *graphs, *idle]
+        own = [self._cell(name, "def tasks"), self._cell(name, "result p50", 1)]
+        return [name, *rate, self._cell(name, "cpu"), self._cell(name, "io"), *graphs, *idle, *own]
 
     def _cell(self, name: str, figure: str, digits: int = 0) -> str:
         values = self._figures[name].get(figure)
@@ -163,8 +180,8 @@ class Report:
         return f"{statistics.median(values):,.{digits}f}{spread}"
 
     def _latencies(self, name: str, way: str) -> str:
-        found = [self._figures[name].get(f"{way} {cut}", []) for cut in CUTS]
-        return " / ".join(f"{statistics.median(values):.1f}" for values in found) if all(found) else "–"
+        cells = [self._cell(name, f"{way} {cut}", 1) for cut in CUTS]
+        return " / ".join(cells) if "–" not in cells else "–"
 
 
 WORK_HEADS = [
@@ -177,6 +194,8 @@ WORK_HEADS = [
     "link of a chain ms",
     "idle CPU %",
     "RSS MB",
+    "def tasks /s",
+    "result p50 ms",
 ]
 
 

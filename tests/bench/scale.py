@@ -47,6 +47,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that servers and workers end with us
     [system] = [system for system in ours() if system.app == "ours" and system.redis != given.postgres_alone]
     began, found, trouble = time.monotonic(), {}, {}
+    left_out = sizes.leaves_out()
+    sizes_told = f"not the full ones: {left_out} (make bench-scale-full has all)" if left_out else "the full ones"
+    say(f"sizes: {sizes_told}")
     with Servers() as servers:
         facts = servers.facts()
         for name, fact in facts.items():
@@ -60,7 +63,7 @@ def main() -> None:
                 say(f"{name}: left out: {error}")
                 continue
             say(f"{_markdown(found[name])}\n[{time.monotonic() - at:.0f} s]\n")
-    facts |= {"system": system.name, "took": f"{time.monotonic() - began:.0f} s"}
+    facts |= {"sizes": sizes_told, "system": system.name, "took": f"{time.monotonic() - began:.0f} s"}
     say(f"{time.monotonic() - began:.0f} s; all of it is in {_write(given.out, sizes, facts, found, trouble)}")
 
 

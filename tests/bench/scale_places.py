@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,6 +39,7 @@ FROM generate_series(1, %(count)s) AS n
 """
 SLICE = 500_000  # rows of one statement
 READY_WAIT_SECONDS = 0.02
+ECHOES = 200
 
 
 def fill(place: Place, count: int, *, queues: int = 1, statement: str = FILL_READY, first: int = 0) -> None:
@@ -84,6 +87,38 @@ def stretch(
         time.sleep(READY_WAIT_SECONDS)
 
 
+def held_rate(place: Place, count: int, processes: int, *, backlog: int, lot: int) -> float:
+    """Tasks a second over `count` runs while `backlog` to `backlog` + `lot` wait, by processes that all work.
+
+    What has run is written anew in lots, and the clock stands meanwhile: at every backlog as many tasks are timed, and
+    the writing is in none of the figures.
+    """
+    fill(place, backlog + lot)
+    written, timed, seconds, give_up = backlog + lot, 0, 0.0, time.perf_counter() + tally.step_seconds()
+    with workers(place, processes) as running:
+        while timed < count:
+            if time.perf_counter() > give_up:
+                raise Broken(f"{timed:,} of {count:,} tasks after {tally.step_seconds():.0f} s")
+            is_warm = tally.seen(place.folder).processes >= processes
+            runs, took = _run_until(place, running, written - backlog, give_up)
+            if is_warm:
+                timed, seconds = timed + runs, seconds + took
+            write(place, lot, first=written)
+            written += lot
+    return timed / seconds
+
+
+def _run_until(place: Place, running: list[subprocess.Popen[bytes]], goal: int, give_up: float) -> tuple[int, float]:
+    """How many runs there were until there had been `goal` in all, and how long they took."""
+    began, before = time.perf_counter(), tally.seen(place.folder).runs
+    at, runs = began, before
+    while runs < goal and at < give_up:
+        time.sleep(READY_WAIT_SECONDS)
+        at, runs = time.perf_counter(), tally.seen(place.folder).runs
+        complain_of_the_dead(place, running)
+    return runs - before, at - began
+
+
 @contextmanager
 def behind_proxies(place: Place, delay_ms: float) -> Iterator[Place]:
     """The same place, Postgres and Redis each behind a proxy that delays every byte so long, each way."""
@@ -121,6 +156,36 @@ def _postgres_address(place: Place) -> str:
     info = _info(place)
     host, port = str(info.get("host", "127.0.0.1")), info.get("port", "5432")
     return f"{host}/.s.PGSQL.{port}" if host.startswith("/") else f"{host}:{port}"
+
+
+def round_trip_ms(delay_ms: float) -> float:
+    """The median round trip of one byte through the proxy to somebody who only echoes."""
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        echo = threading.Thread(target=_echo, args=(upstream,), daemon=True)
+        echo.start()
+        with (
+            delaying_proxy(delay_ms, f"127.0.0.1:{upstream.getsockname()[1]}") as port,
+            socket.create_connection(("127.0.0.1", port)) as client,
+        ):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            took = [_one_echo(client) for _ in range(ECHOES)]
+        echo.join()
+    return 1000 * statistics.median(took)
+
+
+def _echo(upstream: socket.socket) -> None:
+    client, _ = upstream.accept()
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    with client:
+        while said := client.recv(4096):
+            client.sendall(said)
+
+
+def _one_echo(client: socket.socket) -> float:
+    began = time.perf_counter()
+    client.sendall(b"x")
+    client.recv(1)
+    return time.perf_counter() - began
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import redis
 APPS = "tests.bench.apps"
 CORES = os.cpu_count() or 2
 IO_SLOTS = 500  # tasks that wait at once
-Shape = Literal["noop", "io", "cpu", "jobs"]
+Shape = Literal["noop", "io", "cpu", "jobs", "plain"]
 Commands = list[list[str]]
 
 
@@ -32,7 +32,8 @@ class System(NamedTuple):
     postgres: bool = False
     drain: int = 20_000  # tasks: 1 to 3 s of them
     rows: int = 1_000  # of one bulk call
-    asynchronous: bool = True  # whether one process can have several enqueues under way
+    asynchronous: bool = True  # whether its client has coroutines; else threads enqueue at once
+    skips: frozenset[str] = frozenset()  # kinds of figures that say nothing of it
     isolation: str = "none: a worker process a core"
     io: str = f"{IO_SLOTS} coroutines in one process"
     jobs: str = ""  # what of it is a graph; empty: it has none
@@ -48,8 +49,8 @@ def ours() -> list[System]:
     command = [str(Path(sys.executable).with_name("aaiclick-queue")), "worker", "-A"]
 
     def worker(_: Path, processes: int, shape: Shape) -> Commands:
-        if shape == "cpu":
-            return [[*command, f"{APPS}.ours_cpu"]]
+        if shape in {"cpu", "plain"}:
+            return [[*command, f"{APPS}.ours_{shape}"]]
         slots = ["-c", str(IO_SLOTS)] if shape == "io" else []
         return [[*command, f"{APPS}.ours", *slots]] * processes
 
@@ -58,7 +59,9 @@ def ours() -> list[System]:
         "aaiclick-queue, Redis",
         "ours",
         worker,
-        "aaiclick-queue worker with its defaults: 100 slots, background loops on, log level WARNING; enqueue_many",
+        "aaiclick-queue worker with its defaults: 100 slots, background loops on, log level WARNING; enqueue_many; "
+        "enqueues and completions wait for the disk; claims and deletes of outbox rows do not (synchronous_commit=off "
+        "in their own statements): what a crash forgets of them is given out or told of again",
         "docs/fleet.md",
         left,
         postgres=True,
@@ -67,7 +70,8 @@ def ours() -> list[System]:
         isolation="isolation='process': a warm child a core",
         jobs="@job",
     )
-    return [with_redis, with_redis._replace(name="aaiclick-queue, Postgres alone", redis=False), _bare(left)]
+    alone = with_redis._replace(name="aaiclick-queue, Postgres alone", redis=False, skips=frozenset({"def", "result"}))
+    return [with_redis, alone, _bare(left)]
 
 
 def _bare(left: str) -> System:
@@ -79,13 +83,15 @@ def _bare(left: str) -> System:
         "bare loop",
         "bare",
         worker,
-        "the product's statements and Redis commands in an asyncpg loop on uvloop: batches of 500, 2 connections",
+        "the product's statements and Redis commands in an asyncpg loop on uvloop: batches of 500, 2 connections; no "
+        "single enqueues, as to gather those of many callers is a product's work",
         "tests/bench/apps/bare.py",
         left,
         postgres=True,
         drain=40_000,
         rows=5_000,
         io=f"{IO_SLOTS} coroutines, a batch, in one process",
+        skips=frozenset({"concurrent", "single", "quiet", "idle", "def", "result"}),
     )
 
 

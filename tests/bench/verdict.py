@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 Rows = Mapping[str, Mapping[str, float]]
 REDIS, ALONE, BARE = "aaiclick-queue, Redis", "aaiclick-queue, Postgres alone", "bare loop"
+FASTEST = "the fastest peer"
+TOLD = "told"
 
 
 class Mark(NamedTuple):
@@ -15,17 +17,12 @@ class Mark(NamedTuple):
     name: str
     measured: str
     wanted: str
-    met: bool
+    met: bool | None  # None: nothing to judge by
+    word: str = ""  # instead of met or missed
 
     def row(self) -> list[str]:
         """For a table."""
-        return [self.name, self.measured, self.wanted, "met" if self.met else "**missed**"]
-
-
-def verdict(rows: Rows) -> list[Mark]:
-    """Every mark whose figures the run has."""
-    found = [mark(rows) for mark in MARKS]
-    return [mark for marks in found for mark in marks]
+        return [self.name, self.measured, self.wanted, self.word or ("met" if self.met else "**missed**")]
 
 
 def at_least(name: str, value: float, wanted: float, unit: str = "×", against: str = "") -> Mark:
@@ -38,74 +35,121 @@ def at_most(name: str, value: float, wanted: float, unit: str, against: str = ""
     return Mark(name, f"{_shown(value)} {unit}{against}", f"≤ {_shown(wanted)} {unit}", value <= wanted)
 
 
-def _fastest(rows: Rows, figure: str) -> tuple[str, float]:
-    others = {name: row[figure] for name, row in rows.items() if name not in {REDIS, ALONE, BARE} and figure in row}
-    return max(others.items(), key=lambda pair: pair[1]) if others else ("", 0.0)
+def told(name: str, measured: str) -> Mark:
+    """A figure that is wanted beside the others, and not judged."""
+    return Mark(name, measured, "–", None, TOLD)
 
 
-def _drains(rows: Rows) -> list[Mark]:
-    mine, alone, bare = (rows.get(name, {}).get("drain", 0.0) for name in (REDIS, ALONE, BARE))
-    name, best = _fastest(rows, "drain")
-    marks = []
-    if mine and best:
-        marks.append(at_least("drain against the fastest peer", mine / best, 2, against=f" ({name})"))
-    if alone and best:
-        marks.append(at_least("the same, Postgres alone", alone / best, 1.5, against=f" ({name})"))
-    if mine and bare:
-        marks.append(at_least("drain against the bare loop", mine / bare, 0.5))
-    for other, wanted in (("Celery", 15), ("Procrastinate", 60)):
-        if mine and (theirs := rows.get(other, {}).get("drain")):
-            marks.append(at_least(f"drain against {other}", mine / theirs, wanted))
-    if wal := rows.get(REDIS, {}).get("wal"):
-        marks.append(at_most("WAL a task, claim and complete", wal, 1200, "B"))
-    return marks
+class Asked(NamedTuple):
+    """What the run was to measure, and why some of it is missing."""
+
+    kinds: Collection[str]
+    systems: Sequence[str]
+    reasons: Mapping[tuple[str, str], str] = {}  # by system and kind; kind "": all of the system
+    jobs: tuple[int, ...] = ()
+
+    def peers(self) -> list[str]:
+        """Those of others."""
+        return [name for name in self.systems if name not in {REDIS, ALONE, BARE}]
+
+    def why(self, system: str, kind: str) -> str:
+        """The reason that a figure is missing, where there is one."""
+        reason = self.reasons.get((system, "")) or self.reasons.get((system, kind))
+        return f"{system}: {reason}" if reason else system
 
 
-def _enqueues(rows: Rows) -> list[Mark]:
-    row = rows.get(REDIS, {})
-    marks = []
-    if value := row.get("bulk"):
-        marks.append(at_least("bulk enqueue", value, 50_000, "/s"))
-        name, best = _fastest(rows, "bulk")
-        if best:
-            marks.append(at_least("bulk enqueue against the fastest peer", value / best, 1, against=f" ({name})"))
-    if value := row.get("concurrent"):
-        marks.append(at_least("enqueue from 50 coroutines", value, 10_000, "/s"))
-    return marks
+class Wanted(NamedTuple):
+    """A mark to be: of one figure of ours, of its ratio to another's, or with another's as the bound."""
+
+    name: str
+    kind: str  # of the figures it needs
+    figure: str
+    bound: float = 0.0  # of the ratio, where `against` is given
+    unit: str = "×"
+    ours: str = REDIS
+    against: str = ""  # whose same figure it is divided by
+    under: str = ""  # whose same figure is the most it may be
+
+    def held(self, rows: Rows, asked: Asked) -> list[Mark]:
+        """The mark, with its figures or the reason why there are none; nothing where they were not asked for."""
+        other = self.against or self.under
+        present = other in asked.systems or (other == FASTEST and bool(asked.peers()))
+        if self.kind not in asked.kinds or self.ours not in asked.systems or (other and not present):
+            return []
+        mine = rows.get(self.ours, {}).get(self.figure)
+        name, theirs = self._other(rows, asked) if other else ("", None)
+        if mine is None or (other and not theirs):
+            lacking = [self.ours] * (mine is None) + (self._absent(rows, asked) if other and not theirs else [])
+            reasons = "; ".join(asked.why(system, self.kind) for system in lacking)
+            return [Mark(self.name, f"no figure of {reasons}", self._bound_shown(), None, "not measured")]
+        return [self._judged(mine, theirs or 0.0, name)]
+
+    def _judged(self, mine: float, theirs: float, against: str) -> Mark:
+        if self.under:
+            return at_most(self.name, mine, theirs, self.unit)
+        value = mine / theirs if self.against else mine
+        judge = at_most if self.unit in LESS else at_least
+        return judge(self.name, value, self.bound, self.unit, against)
+
+    def _other(self, rows: Rows, asked: Asked) -> tuple[str, float | None]:
+        if self.against != FASTEST:
+            return "", rows.get(self.against or self.under, {}).get(self.figure)
+        found = {name: rows[name][self.figure] for name in asked.peers() if self.figure in rows.get(name, {})}
+        if not found:
+            return "", None
+        best = max(found, key=lambda name: found[name])
+        absent = self._absent(rows, asked)
+        return f" ({best}{'; without ' + ', '.join(absent) if absent else ''})", found[best]
+
+    def _absent(self, rows: Rows, asked: Asked) -> list[str]:
+        others = asked.peers() if self.against == FASTEST else [self.against or self.under]
+        return [name for name in others if self.figure not in rows.get(name, {})]
+
+    def _bound_shown(self) -> str:
+        if self.under:
+            return f"≤ {self.under}'s"
+        return f"{'≤' if self.unit in LESS else '≥'} {self.bound:,g} {self.unit}"
 
 
-def _latencies(rows: Rows) -> list[Mark]:
-    marks = []
-    for cut, other in (("p50", "Celery"), ("p99", "pgqueuer")):
-        mine, theirs = (rows.get(name, {}).get(f"latency {cut}") for name in (REDIS, other))
-        if mine is not None and theirs is not None:
-            marks.append(at_most(f"latency {cut}, idle, against {other}'s", mine, theirs, "ms"))
-    for cut, wanted in (("p50", 150), ("p99", 300)):
-        if (value := rows.get(ALONE, {}).get(f"latency {cut}")) is not None:
-            marks.append(at_most(f"latency {cut} without Redis, idle", value, wanted, "ms"))
-    return marks
+LESS = {"B", "ms", "MB", "% of a core"}  # units of which less is better
+MARKS = (
+    Wanted("drain against the fastest peer", "drain", "drain", 2, against=FASTEST),
+    Wanted("the same, Postgres alone", "drain", "drain", 1.5, ours=ALONE, against=FASTEST),
+    Wanted("drain against the bare loop", "drain", "drain", 0.5, against=BARE),
+    Wanted("drain against Celery", "drain", "drain", 15, against="Celery"),
+    Wanted("drain against Procrastinate", "drain", "drain", 60, against="Procrastinate"),
+    Wanted("WAL a task, claim and complete", "drain", "wal", 1200, "B"),
+    Wanted("bulk enqueue", "bulk", "bulk", 50_000, "/s"),
+    Wanted("bulk enqueue against the fastest peer", "bulk", "bulk", 1, against=FASTEST),
+    Wanted("enqueue from 50 coroutines", "concurrent", "concurrent", 10_000, "/s"),
+    Wanted("latency p50, idle, against Celery's", "latency", "latency p50", unit="ms", under="Celery"),
+    Wanted("latency p99, idle, against pgqueuer's", "latency", "latency p99", unit="ms", under="pgqueuer"),
+    Wanted("latency p50 without Redis, after 1–2 s of quiet", "quiet", "quiet latency p50", 150, "ms", ALONE),
+    Wanted("latency p99 without Redis, after 1–2 s of quiet", "quiet", "quiet latency p99", 300, "ms", ALONE),
+    Wanted("memory of a worker", "idle", "rss", 90, "MB"),
+    Wanted("memory of a worker, Postgres alone", "idle", "rss", 90, "MB", ALONE),
+    Wanted("idle worker", "idle", "idle cpu", 1, "% of a core"),
+    Wanted("idle worker, Postgres alone", "idle", "idle cpu", 1, "% of a core", ALONE),
+)
 
 
-def _jobs(rows: Rows) -> list[Mark]:
-    rates = {int(name[4:]): rate for name, rate in rows.get(REDIS, {}).items() if name.startswith("job ")}
-    if len(rates) < 2:
+def verdict(rows: Rows, asked: Asked) -> list[Mark]:
+    """Every mark of what was asked for; one whose figures are missing says so."""
+    return [mark for wanted in MARKS for mark in wanted.held(rows, asked)] + _jobs(rows, asked)
+
+
+def _jobs(rows: Rows, asked: Asked) -> list[Mark]:
+    if "jobs" not in asked.kinds or REDIS not in asked.systems or len(asked.jobs) < 2:
         return []
-    small, large = min(rates), max(rates)
-    flat = at_most(f"cost a task at {large:,} against {small:,} tasks", rates[small] / rates[large], 1.2, "×")
-    return [at_least(f"1 → {large:,} → 1", rates[large], 5_000, "tasks/s"), flat]
-
-
-def _idle(rows: Rows) -> list[Mark]:
+    small, large = min(asked.jobs), max(asked.jobs)
+    wide, flat = f"1 → {large:,} → 1", f"cost a task at {large:,} against {small:,} tasks"
     row = rows.get(REDIS, {})
-    if "rss" not in row:
-        return []
-    return [
-        at_most("memory of a worker", row["rss"], 90, "MB"),
-        at_most("idle worker", row["idle cpu"], 1, "% of a core"),
-    ]
-
-
-MARKS: tuple[Callable[[Rows], list[Mark]], ...] = (_drains, _enqueues, _latencies, _jobs, _idle)
+    if f"job {large}" not in row or f"job {small}" not in row:
+        lacking = f"no figure of {asked.why(REDIS, 'jobs')}"
+        return [Mark(wide, lacking, "≥ 5,000 tasks/s", None, "not measured"),
+                Mark(flat, lacking, "≤ 1.20 ×", None, "not measured")]  # fmt: skip
+    cost = row[f"job {small}"] / row[f"job {large}"]
+    return [at_least(wide, row[f"job {large}"], 5_000, "tasks/s"), at_most(flat, cost, 1.2, "×")]
 
 
 def _shown(value: float) -> str:

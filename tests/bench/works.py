@@ -8,6 +8,7 @@ from .places import Broken, Place
 from .systems import CORES, System
 
 LOAD = 0.5  # of the drain rate
+PLAIN_TASKS = 10_000
 CPU_TASKS = 600
 IO_TASKS = {True: 20_000, False: 4_000}  # by whether its drain is quick
 IO_SLOW = 400
@@ -19,7 +20,7 @@ SELECT percentile_cont({cut}) WITHIN GROUP (ORDER BY 1000 * extract(epoch FROM h
 
 
 def sustained(place: Place, sizes: Sizes, drain_rate: float, processes: int) -> Figures:
-    """Half of what it drains, for a while: what share came through in time, and how late."""
+    """Half of what it drains, for a while: how many a second came through in time, and how late after they were due."""
     wanted = drain_rate * LOAD
     with workers(place, processes):
         got = place.ask("sustained", wanted, sizes.sustained_seconds)
@@ -28,6 +29,20 @@ def sustained(place: Place, sizes: Sizes, drain_rate: float, processes: int) -> 
         raise Broken(f"only {len(lates)} tasks in {sizes.sustained_seconds} s at {wanted:,.0f}/s")
     settled = lates[len(lates) // 4 :]  # the first quarter is for warming up
     return {"sustained wanted": wanted, "sustained": got["rate"]} | cuts("sustained", settled)
+
+
+def plain(place: Place, sizes: Sizes) -> Figures:
+    """A drain by one process of no-op tasks that are plain functions."""
+    count = max(100, int(PLAIN_TASKS * sizes.share))
+    place.ask("plain", count)
+    with workers(place, 1, "plain") as running:
+        return {"def tasks": emptied(place, running, count, processes=1).rate}
+
+
+def result(place: Place, sizes: Sizes) -> Figures:
+    """Enqueue a task and wait for its result, one after another, on one worker with nothing else to do."""
+    with workers(place, 1):
+        return {"result p50": place.ask("results", sizes.results)["p50"]}
 
 
 def cpu(place: Place, sizes: Sizes) -> Figures:

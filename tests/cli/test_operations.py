@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from aaiclick_queue.flow.operate import make_operation
+from aaiclick_queue.flow.operation import make_operation
 from aaiclick_queue.postgres import Database, plain_dsn
 from aaiclick_queue.settings import Settings
 from tests.cli.conftest import Invoke

@@ -10,7 +10,8 @@ import pytest
 from aaiclick_queue import doctor
 from aaiclick_queue.errors import UnknownJob
 from aaiclick_queue.flow.job_graph import hold_job
-from aaiclick_queue.flow.prune import DAY, Policy, Pruner, Walk, prune_all
+from aaiclick_queue.flow.prune import DAY, Policy, Pruner, Walk
+from aaiclick_queue.flow.prune_by_hand import prune_all
 from aaiclick_queue.flow.prune_jobs import PARTS, Remover
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.flow.resolve import Resolver

@@ -46,6 +46,7 @@ from aaiclick_queue.errors import (
     WrongContext,
 )
 from aaiclick_queue.flow.enqueue import NewTask, Spec, Told
+from aaiclick_queue.flow.relay import forget
 from aaiclick_queue.gathering import Waiting
 from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database, plain_dsn
@@ -660,7 +661,7 @@ async def test_an_enqueue_is_told_to_workers_over_redis(redis_settings: Settings
         async with connect(settings=redis_settings) as client:
             one = await greet.enqueue("ada", client=client)
             heard = await until(lambda: streams.listen(["default"], consumer="test", seconds=0.5))
-            assert [hint.task_ids for hint in heard.hints] == [(one.id,)]
+            assert {hint.task_ids for hint in heard.hints} == {(one.id,)}
 
             async def forgotten() -> bool:
                 return await count(db, "outbox") == 0
@@ -690,13 +691,14 @@ async def test_wake_ups_of_what_is_committed_meanwhile_go_together(
     calls: list[int] = []
     may_go = asyncio.Event()
 
-    async def publish(_: object, __: object, told: Sequence[Told]) -> None:
+    async def publish(_: object, told: Sequence[Told]) -> None:
         calls.append(sum(one.n for one in told))
         await may_go.wait()
         if len(calls) == 1:
             raise StreamsDown("gone")  # the others go all the same
 
     monkeypatch.setattr(client_module, "publish_own", publish)
+    monkeypatch.setattr(client_module, "TRUSTED_SECONDS", 0.0)  # none is announced early enough
     with_redis = changed(settings, redis_url=redis_url)
     async with connect(settings=with_redis) as client:
         for _ in range(4):
@@ -706,3 +708,23 @@ async def test_wake_ups_of_what_is_committed_meanwhile_go_together(
         await until(lambda: calls == [1, 3])
         await greet.enqueue("ada", client=client)
         await until(lambda: calls == [1, 3, 1])
+
+
+async def test_rows_of_the_outbox_that_were_published_are_forgotten_together_and_by_whoever_wrote_them(
+    settings: Settings, redis_url: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[int] = []
+
+    async def seen(tx: Database, told: Sequence[Told]) -> None:
+        forgotten.append(len(told))
+        await forget(tx, told)
+
+    monkeypatch.setattr(client_module, "forget", seen)
+    monkeypatch.setattr(client_module, "FORGET_SECONDS", 0.2)
+    async with connect(settings=changed(settings, redis_url=redis_url)) as client:
+        await asyncio.gather(*(greet.enqueue("ada", client=client) for _ in range(3)))
+        await greet.enqueue("ada", client=client)
+        assert forgotten == []
+        await until(lambda: bool(forgotten))
+    assert len(forgotten) < 4
+    assert await db.fetchval("SELECT count(*) FROM aaiclick_queue.outbox") == 0

@@ -18,7 +18,8 @@ from aaiclick_queue.flow.admit import Admission
 from aaiclick_queue.flow.filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_FAILED_PAGE, RETRY_PAGE
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.move import move_tasks
-from aaiclick_queue.flow.operate import make_operation, work_once
+from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.operation import make_operation
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_FAILED, COUNT_WAITING
 from aaiclick_queue.operations import (

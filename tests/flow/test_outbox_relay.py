@@ -11,7 +11,7 @@ from aaiclick_queue.errors import StreamsDown
 from aaiclick_queue.flow.enqueue import NewTask, Spec, enqueue, id_source
 from aaiclick_queue.flow.outbox import append_from
 from aaiclick_queue.flow.reaper import Reaper
-from aaiclick_queue.flow.relay import STALE_SECONDS, Relay, publish_own
+from aaiclick_queue.flow.relay import STALE_SECONDS, Relay, forget, publish_own
 from aaiclick_queue.outcome import Released
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.settings import Settings
@@ -62,7 +62,8 @@ async def test_rows_of_the_last_moment_are_left_to_their_writer(db: Database, st
 async def test_a_writer_publishes_its_own_rows_and_forgets_them(db: Database, streams: Streams) -> None:
     spec = Spec(entrypoint="tests.nowhere", queue="default")
     written = await enqueue(db, spec, [NewTask("{}")], (await id_source(db)).take)
-    await publish_own(db, streams, written.told)
+    await publish_own(streams, written.told)
+    await forget(db, written.told)
     assert await count(db, "outbox") == 0
     assert [hint.task_ids for hint in await heard(streams)] == [tuple(written.ids)]
 

@@ -162,3 +162,33 @@ async def test_a_client_uses_it_and_asks_limits_where_there_are_any(
         with pytest.raises(QueueFull):
             await greet.options(queue="small").enqueue_many([{"n": 1}, {"n": 2}], client=client)
     assert ran == [True, True, True, False, False, True, False]
+
+
+async def test_a_part_of_many_is_one_statement_and_all_or_nothing_where_it_cannot_be(
+    db: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    fetch, execute = asyncpg.Connection.fetch, asyncpg.Connection.execute
+
+    async def seen(self: Any, sql: str, *args: Any, **more: Any) -> Any:
+        ran.append("fetch")
+        return await fetch(self, sql, *args, **more)
+
+    async def executed(self: Any, sql: str, *args: Any, **more: Any) -> Any:
+        ran.append(sql.split(maxsplit=1)[0].strip(";"))
+        return await execute(self, sql, *args, **more)
+
+    async with connect(settings=settings) as client:
+        monkeypatch.setattr(asyncpg.Connection, "fetch", seen)
+        monkeypatch.setattr(asyncpg.Connection, "execute", executed)
+        await greet.enqueue_many([{"n": n} for n in range(1000)], client=client)
+        assert ran == ["fetch"]
+        ran.clear()
+        await greet.enqueue_many([{"n": n} for n in range(1001)], client=client)
+        assert ran == ["BEGIN", "fetch", "fetch", "COMMIT"]
+        ran.clear()
+        await set_limit(db, NewLimit("queue", "mail", "running", 1), by="a test")
+        ran.clear()
+        await greet.enqueue_many([{"n": 1}, {"n": 2}], client=client)
+        assert ran == ["fetch", "BEGIN", "fetch", "COMMIT"]
+    assert await count(db, "tasks") == 2003

@@ -14,7 +14,8 @@ from aaiclick_queue import Client, Settings, connect, doctor, enqueue, handle
 from aaiclick_queue.errors import ResultExpired, SettingsError
 from aaiclick_queue.flow import background, prune
 from aaiclick_queue.flow.days import OLD_DAYS, drop_old_days
-from aaiclick_queue.flow.prune import DAY, LAG_SECONDS, ROWS, Policy, Pruner, first_beyond, prune_all
+from aaiclick_queue.flow.prune import DAY, LAG_SECONDS, ROWS, Policy, Pruner, first_beyond
+from aaiclick_queue.flow.prune_by_hand import prune_all
 from aaiclick_queue.flow.retry import unblock
 from aaiclick_queue.outcome import Error, Failed, Outcome, Succeeded
 from aaiclick_queue.postgres import Database

@@ -6,10 +6,12 @@ import asyncio
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
@@ -18,10 +20,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from aaiclick_queue import Client, Secret, Settings, TaskFailed, connect, current, middleware, task, use
+from aaiclick_queue.integrations import otel_setup
 from aaiclick_queue.integrations.otel import Tracing
+from aaiclick_queue.integrations.otel_flow import FlowSpans
 from aaiclick_queue.middleware import Running
 from aaiclick_queue.postgres import Database
-from tests.tools import put_one, row, running_worker, until
+from aaiclick_queue.server import create_app
+from aaiclick_queue.spans import TOLD
+from tests.tools import put_one, row, rows, running_worker, until
 
 
 @task(entrypoint="tests.otel.child")
@@ -256,6 +262,42 @@ asyncio.run(enqueue_through([tracing], Enqueuing(Spec("e", "q"), [NewTask("{}")]
     assert '"traceparent":"00-' in ran.stdout
 
 
+@asynccontextmanager
+async def asking(settings: Settings) -> AsyncIterator[httpx.AsyncClient]:
+    """Somebody who asks a server of ours, and says in which trace."""
+    app = create_app(settings, auth="open")
+    headers = {"traceparent": f"00-{7:032x}-{9:016x}-01", "baggage": "user=ada"}
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost", headers=headers) as http,
+    ):
+        yield http
+
+
+async def test_what_is_enqueued_over_http_is_in_the_trace_of_the_request(
+    quick: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[bool] = []
+    monkeypatch.setattr(otel_setup, "flush", lambda: flushed.append(True))
+    monkeypatch.setattr(TOLD, "tracer", FlowSpans(made.provider, quick))
+    use(Tracing(made.provider))
+    task, job = {"entrypoint": "tests.otel.fine", "queue": "mail"}, {"entrypoint": "tests.otel.fine"}
+    called = {"name": "run_job", "arguments": job}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": called}
+    async with asking(quick) as http:
+        await http.put("/api/v1/schedules/nightly", json=job)
+        for path, body in (("tasks", task), ("jobs", job), ("schedules/nightly/run", {}), ("mcp", message)):
+            answer = await http.post(f"/api/v1/{path}", json=body)
+            assert answer.is_success, answer.text
+        assert not flushed
+    assert flushed
+    [enqueue] = made.named("enqueue mail")
+    assert parent_of(enqueue) == (7, 9)
+    kept = [one["metadata"] for one in await rows(db, "tasks")]
+    assert len(kept) == 4
+    assert all(f"00-{7:032x}-" in one and "ada" not in one for one in kept)
+
+
 async def test_with_tracing_off_no_tracer_is_called(
     quick: Settings, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +312,9 @@ async def test_with_tracing_off_no_tracer_is_called(
         await client.write(*spec_and_tasks())
         await (await fine.enqueue(client=client)).result(timeout=30)
         await asyncio.gather(*(fine.enqueue(client=client) for _ in range(20)))
+        async with asking(quick) as http:
+            made_now = await http.post("/api/v1/tasks", json={"entrypoint": "tests.otel.fine"})
+        assert made_now.status_code == 201
     assert calls == []
 
 

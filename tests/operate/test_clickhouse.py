@@ -10,19 +10,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from aaiclick_queue import Settings, connect
+from aaiclick_queue.cli import together
 from aaiclick_queue.clickhouse import ClickHouseAway, Store, store_of
+from aaiclick_queue.doctor import examine
 from aaiclick_queue.errors import SettingsError
 from aaiclick_queue.flow.archive import Archive
-from aaiclick_queue.flow.prune import DAY, Policy, Pruner, prune_all
-from aaiclick_queue.history import history_of
+from aaiclick_queue.flow.prune import DAY, Policy, Pruner
+from aaiclick_queue.flow.prune_by_hand import prune_all
+from aaiclick_queue.history import History, history_of
 from aaiclick_queue.log_lines import write_line
 from aaiclick_queue.log_shipping import Shipper
 from aaiclick_queue.log_sink import About
 from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.server import create_app
+from aaiclick_queue.server.metrics import Collector
 from aaiclick_queue.task_logs import LogPage, download_log, list_log_attempts, read_logs
 from tests.cli.running import PROJECT, environment
 from tests.dag.test_prune_jobs import finished
@@ -133,6 +139,14 @@ def test_what_waits_for_clickhouse_is_bounded_and_what_is_dropped_is_counted(
     assert lines[0].text == "… 15 lines were lost: ClickHouse did not take them …"
 
 
+async def test_the_archive_is_up_while_it_answers(settings: Settings, db: Database, clickhouse: ClickHouse) -> None:
+    assert (await Collector(db).read())["up"]["archive",] == 1
+    clickhouse.go()
+    assert (await Collector(db).read())["up"]["archive",] == 0
+    async with Database(changed(settings, clickhouse_url="chdb:///nowhere"), size=1) as embedded:
+        assert ("archive",) not in (await Collector(embedded).read())["up"]
+
+
 # History.
 
 
@@ -164,6 +178,32 @@ async def test_a_pruned_job_is_in_the_history_with_all_of_its_tasks(settings: Se
     assert tasks_kept == total
     [(status,)] = kept(settings, f"SELECT status FROM job_history WHERE id = {job.id}", "job_history")
     assert status == "COMPLETED"
+
+
+async def test_what_is_pruned_over_http_is_in_the_history_first(settings: Settings, db: Database) -> None:
+    [gone] = await ended_tasks(db, [Succeeded("1")], days=8)
+    app = create_app(settings, auth="open")
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost/api/v1") as client,
+    ):
+        counted = (await client.post("/prune", json={"dry_run": True})).json()
+        assert await count(db, "tasks") == counted["tasks"] == 1
+        pruned = (await client.post("/prune", json={})).json()
+    assert (pruned["completed"], pruned["done"], pruned["after"]) == (1, True, None)
+    assert await count(db, "tasks") == 0
+    [(found,)] = kept(settings, f"SELECT count() FROM task_history WHERE id = {gone}")
+    assert found == 1
+
+
+def test_the_loops_beside_a_server_keep_history_and_examine(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(together, "Background", lambda *_, **named: given.update(named))
+    together._background(settings, Database(settings, size=1), None)
+    assert isinstance(given["archive"], History)
+    assert given["examine"] is examine
 
 
 async def test_while_the_history_takes_nothing_nothing_is_pruned_until_patience_is_over(

@@ -13,7 +13,8 @@ from aaiclick_queue import Client, doctor, operations, task
 from aaiclick_queue.errors import BadTask, Fail
 from aaiclick_queue.failing import FailureGroup, acknowledge_failure, get_failure, list_failures, mute_failure
 from aaiclick_queue.flow.clear import clear_task
-from aaiclick_queue.flow.prune import DAY, Policy, prune_all
+from aaiclick_queue.flow.prune import DAY, Policy
+from aaiclick_queue.flow.prune_by_hand import prune_all
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.flow.retry import retry_tasks
 from aaiclick_queue.outcome import Error, Failed, Later

@@ -173,13 +173,15 @@ async def reaped(reaper: Reaper) -> bool:
 
 async def test_throughput_has_a_point_a_minute_and_beyond_six_hours_one_an_hour(db: Database) -> None:
     figures = Tally()
-    figures.count([run("a", COMPLETED), run("a", FAILED)])
+    figures.count([run("a", COMPLETED, waited=1, seconds=4), run("a", FAILED, waited=2, seconds=8)])
     await figures.flush(db, patience=1)
     for hours, points in ((1, 60), (6, 360), (24, 24), (1000, 168)):
         found = await read_throughput(db, hours=hours)
         assert len(found) == points
         assert (sum(one.completed for one in found), sum(one.failed for one in found)) == (1, 1)
         assert [one.start for one in found] == sorted(one.start for one in found)
+        averages = [(one.average_wait_seconds, one.average_run_seconds) for one in found]
+        assert [one for one in averages if one != (None, None)] == [(1.5, 6.0)]
 
 
 async def test_a_queue_shows_rates_percentiles_and_the_time_until_it_is_empty(db: Database) -> None:

@@ -19,7 +19,7 @@ from aaiclick_queue.metric_families import FAMILIES, PREFIX
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.tasks import registry
 from tests.operate.looking import samples, value
-from tests.tools import age, changed, declarations_of_its_own, leased, put, running_worker, until
+from tests.tools import ENTRYPOINT, age, changed, declarations_of_its_own, leased, put, running_worker, until
 
 
 @task(entrypoint="tests.meters.fine", queue="mail")
@@ -161,6 +161,17 @@ async def test_runs_that_were_taken_back_are_counted(db: Database, settings: Set
     found = scraped()
     assert value(found, "leases_lapsed_total", queue="mail", reason="overrun") == 1
     assert value(found, "rescued_tasks_total", reason="lease") == 1
+    unknown = {"queue": "mail", "entrypoint": ENTRYPOINT}
+    assert value(found, "attempts_finished_total", **unknown, outcome="timed_out") == 1
+    assert value(found, "tasks_failed_total", **unknown) is None
+    await leased(db, queue="mail", max_attempts=1)
+    await db.fetch("UPDATE aaiclick_queue.leases SET lost_count = 10")
+    await age(db, "workers", "lease_expires_at", 4000)
+    await Reaper(db).reap_once()
+    found = scraped()
+    assert value(found, "leases_lapsed_total", queue="mail", reason="worker_lost") == 1
+    assert value(found, "attempts_finished_total", **unknown, outcome="lost") == 1
+    assert value(found, "tasks_failed_total", **unknown) == 1
 
 
 async def test_ticks_of_schedules_are_counted(db: Database, settings: Settings) -> None:
@@ -174,6 +185,19 @@ async def test_ticks_of_schedules_are_counted(db: Database, settings: Settings) 
     found = scraped()
     assert value(found, "schedule_ticks_total", schedule="nightly", result="fired") == 1
     assert value(found, "jobs_created_total", job="nightly") == 1
+    await db.fetch("TRUNCATE aaiclick_queue.registered_jobs")
+
+
+@pytest.mark.breaks_invariants
+async def test_a_tick_that_cannot_be_made_is_an_error(db: Database, settings: Settings) -> None:
+    METERS.turn_on()
+    await db.fetch(
+        "INSERT INTO aaiclick_queue.registered_jobs (name, entrypoint, schedule, anchor_at, fire_at, next_run_at) "
+        "VALUES ('broken', 'tests.meters.fine', ARRAY['every now and then'], now(), "
+        "        date_trunc('minute', now() at time zone 'utc'), now())"
+    )
+    await Scheduler(db).fire_once()
+    assert value(scraped(), "schedule_ticks_total", schedule="broken", result="error") == 1
     await db.fetch("TRUNCATE aaiclick_queue.registered_jobs")
 
 

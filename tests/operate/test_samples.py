@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from aaiclick_queue.flow.background import Background
-from aaiclick_queue.flow.lines import COUNT_LIMIT, LEAST_COUNTED, count_long_lines, look_at_queues
+from aaiclick_queue.flow.lines import COUNT_LIMIT, FRESH_SECONDS, LEAST_COUNTED, count_long_lines, look_at_queues
 from aaiclick_queue.flow.prune_operate import prune_operate
 from aaiclick_queue.flow.sample import sample_once
 from aaiclick_queue.flow.tally import COMPLETED, Tallied, Tally
@@ -58,7 +58,7 @@ async def test_a_long_line_is_counted_exactly_in_the_background(db: Database) ->
     assert queue.ready_at_seconds is not None
     await sample_once(db, await look_at_queues(db))
     assert [row["ready"] for row in await rows(db, "samples")] == [LONG]
-    await age(db, "queues", "ready_counted_at", 61)
+    await age(db, "queues", "ready_counted_at", FRESH_SECONDS + 1)
     [queue] = await list_queues(db)
     assert (queue.ready, queue.ready_is_more) == (COUNT_LIMIT, True)
     await db.fetch("DELETE FROM aaiclick_queue.ready WHERE task_id > 5")

@@ -18,6 +18,7 @@ from aaiclick_queue.errors import ArgumentsDoNotFit, BadTask
 from aaiclick_queue.explaining import explain_task
 from aaiclick_queue.failing import get_failure, list_failures
 from aaiclick_queue.job_graphs import read_graph
+from aaiclick_queue.job_outputs import read_outputs, read_result
 from aaiclick_queue.job_views import read_job
 from aaiclick_queue.operations import retry
 from aaiclick_queue.postgres import Database
@@ -100,6 +101,16 @@ async def parent(code: Annotated[str, Secret()]) -> None:
 @job
 def flow(code: Annotated[str, Secret()]) -> None:
     takes(code=code, more=f"{PLANTED}constant")
+
+
+@task
+async def repeats(code: Annotated[str, Secret()]) -> dict[str, Any]:
+    return {"said": code, "all": [f"it was {code}"]}
+
+
+@job
+def repeating(code: Annotated[str, Secret()]) -> Any:
+    return repeats(code=code)
 
 
 @job
@@ -230,6 +241,23 @@ async def test_secrets_of_children_jobs_and_maps_are_kept(
         (f"{PLANTED}run", f"{PLANTED}constant"),
     ]
     await db.fetch("UPDATE aaiclick_queue.tasks SET result = NULL WHERE entrypoint LIKE '%give'")  # a result is shown
+    assert PLANTED not in await everything_shown(db, invoke)
+
+
+async def test_a_result_that_repeats_a_secret_is_given_to_code_and_not_shown(
+    db: Database, client: Client, quick: Settings, invoke: Invoke
+) -> None:
+    real, sign = ({"said": one, "all": [f"it was {one}"]} for one in (f"{PLANTED}again", SIGN))
+    async with running_worker(quick):
+        alone = await repeats.enqueue(code=f"{PLANTED}again", client=client)
+        made = await repeating.enqueue(code=f"{PLANTED}again", client=client)
+        assert await alone.result(timeout=30) == real
+        assert await made.result(timeout=30) == real
+    found = await get_task(db, alone.id)
+    assert found
+    assert found.result == sign
+    assert await read_result(db, made.id) == (True, sign)
+    assert (await read_outputs(db, made.id, completed=1)).outputs == {"repeats": sign}
     assert PLANTED not in await everything_shown(db, invoke)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
+import re
 from typing import Annotated, Any
 
 import msgspec
 import pytest
 
-from aaiclick_queue import Secret, current, task
+from aaiclick_queue import Client, Secret, current, task
+from aaiclick_queue.errors import BadSchedule
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.redaction import SIGN
+from aaiclick_queue.registered import get_registered_job, register_job, upsert_registered_job
 from aaiclick_queue.sealing import sealed_by_name
 from aaiclick_queue.settings import Settings
+from aaiclick_queue.tasks import enqueue as client_enqueue
 from aaiclick_queue.tasks import registry
 from tests.cli.conftest import Invoke
 from tests.server.serving import served
@@ -60,6 +65,56 @@ async def test_marks_that_are_there_are_kept_and_a_name_is_looked_for_as_a_whole
         assert await sealed_by_name(db, pay.entrypoint, marked) == marked
         assert await sealed_by_name(db, pay.entrypoint, {"card": 1}) == {"card": {"$secret": 1}}
         assert await sealed_by_name(db, "tests.by_name", {"card": 1}) == {"card": 1}
+
+
+def test_the_sign_that_is_shown_cannot_be_written_back_as_the_secret(
+    db: Database, quick: Settings, invoke: Invoke
+) -> None:
+    secret = {"to": "ada", "smtp": {"password": "hunter2"}, "token": "hunter2"}
+    with served(quick) as http:
+        body = {"entrypoint": "shop.pay", "interval": "1d", "default_kwargs": secret}
+        assert http.put("/schedules/nightly", json=body).status_code == 200
+        shown = http.get("/schedules/nightly").json()["default_kwargs"]
+        assert shown == {"to": "ada", "smtp": {"password": SIGN}, "token": SIGN}
+        refused = [
+            http.put("/schedules/nightly", json=body | {"default_kwargs": shown}),
+            http.post("/schedules", json=body | {"name": "other", "default_kwargs": shown}),
+            http.post("/schedules/nightly/run", json={"kwargs": {"token": SIGN}}),
+            http.post("/tasks", json={"entrypoint": "shop.pay", "kwargs": {"all": [{"token": SIGN}]}}),
+            http.post("/jobs", json={"entrypoint": "shop.pay", "kwargs": shown}),
+        ]
+        assert [one.status_code for one in refused] == [422] * len(refused)
+        assert "smtp, token" in refused[0].json()["detail"]
+        assert all("give the secret itself, or leave it out" in one.json()["detail"] for one in refused)
+        call = {"name": "register_job", "arguments": body | {"name": "other", "default_kwargs": shown}}
+        asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        assert http.post("/mcp", json=asked).json()["result"]["isError"]
+        assert http.get("/tasks").json()["items"] == http.get("/jobs").json()["items"] == []
+    given = json.dumps(shown)
+    for words in (("task", "enqueue"), ("run-job",), ("register-job",)):
+        ran = invoke(*words, "shop.pay", "--kwargs", given)
+        assert ran.exit_code == 2, ran.output
+        assert "leave the argument out" in ran.output
+
+
+async def test_a_schedule_read_in_python_cannot_be_written_back_with_its_sign(client: Client) -> None:
+    await register_job("nightly", "shop.pay", default_kwargs={"token": "hunter2"}, client=client)
+    shown = (await get_registered_job("nightly", client=client)).default_kwargs
+    with pytest.raises(BadSchedule, match="give the secret itself"):
+        await upsert_registered_job("nightly", "shop.pay", default_kwargs=shown, client=client)
+
+
+async def test_the_command_to_copy_leaves_secrets_out_and_says_so(quick: Settings, client: Client) -> None:
+    handle = await client_enqueue("shop.pay", {"to": "ada", "token": "hunter2"}, client=client)
+
+    def look() -> str:
+        with served(quick) as http:
+            return http.get(f"{str(http.base_url).removesuffix('/api/v1/')}/tasks/{handle.id}").text
+
+    page = await asyncio.to_thread(look)
+    [command] = re.findall(r'data-copy="(aaiclick-queue task enqueue [^"]*)"', page)
+    assert html.unescape(command).endswith("""--kwargs '{"to": "ada"}'""")
+    assert "without token: secrets are not shown" in page
 
 
 def _plant(settings: Settings, invoke: Invoke, given: dict[str, Any]) -> str:

@@ -14,11 +14,12 @@ from aaiclick_queue.errors import PostgresUnavailable
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.flow.reaper import ensure_partitions
 from aaiclick_queue.metric_families import FAMILIES
-from aaiclick_queue.outcome import Error, Failed
+from aaiclick_queue.outcome import Error, Failed, Succeeded
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app, metrics, state_rows
 from aaiclick_queue.server.metrics import CACHE_SECONDS, Collector, state_metrics
 from tests.operate.looking import Samples, samples, value
+from tests.planned import Job, resolve
 from tests.plans.explain import Node
 from tests.tools import age, changed, claim, end, leased, make_due, put, register_worker, running_worker
 
@@ -105,6 +106,50 @@ async def test_failures_count_until_somebody_has_seen_them(db: Database) -> None
     assert value(await look(db), "failed_tasks", queue="mail") in (0, None)
 
 
+async def large_job(db: Database, *, ended: int) -> None:
+    """An old job of 200 tasks in line, of which the first have just ended."""
+    job = Job()
+    job.tasks(200)
+    await job.submit(db)
+    await work(db, ended)
+    for column in ("created_at", "started_at"):
+        await age(db, "jobs", column, 7200)
+
+
+async def work(db: Database, count: int) -> None:
+    for run in await claim(db, await register_worker(db), count):
+        assert await end(db, run, Succeeded(None))
+    await resolve(db)
+
+
+async def test_a_large_job_that_goes_on_is_not_taken_for_one_that_stands_still(db: Database) -> None:
+    await large_job(db, ended=100)
+    assert (value(await look(db), "oldest_job_progress_age_seconds") or 0) < 60
+    await age(db, "tasks", "finished_at", 3600)
+    assert 3600 <= (value(await look(db), "oldest_job_progress_age_seconds") or 0) < 3700
+    [run] = await claim(db, await register_worker(db), 1)
+    assert (value(await look(db), "oldest_job_progress_age_seconds") or 0) < 60
+    await age(db, "leases", "claimed_at", 1800)
+    assert 1800 <= (value(await look(db), "oldest_job_progress_age_seconds") or 0) < 1900
+    assert await end(db, run, Succeeded(None))
+
+
+async def test_what_a_gate_counts_between_two_looks_is_progress(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
+    await large_job(db, ended=1)
+    await age(db, "tasks", "finished_at", 7200)
+    collector = Collector(db)
+
+    async def found() -> float:
+        return (await collector.read())["oldest_job_progress_age_seconds"][()]
+
+    assert await found() >= 7200
+    await work(db, 1)
+    await age(db, "tasks", "finished_at", 7200)  # as if it stood where nobody looks
+    assert await found() < 60
+    assert await found() < 60
+
+
 async def test_a_led_system_is_up(settings: Settings, db: Database) -> None:
     async with running_worker(changed(settings, heartbeat_seconds=0.2), queues={"mail": 1}):
         found: Samples = {}
@@ -180,6 +225,8 @@ async def test_the_server_serves_state_its_own_counts_and_probes(settings: Setti
         parts = {part["name"]: part["ok"] for part in health["components"]}
         assert parts == {"postgres": True, "relay": False, "scheduler": False, "reaper": False, "workers": False}
         await client.get("/nothing/of/the/kind")
+        for method in ("BREW", "COFFEE"):
+            await client.request(method, "/livez")
         answer = await client.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
         found = samples(answer.text)
@@ -187,6 +234,9 @@ async def test_the_server_serves_state_its_own_counts_and_probes(settings: Setti
     assert value(found, "http_requests_total", route="/livez", method="GET", status="200") == 1
     assert value(found, "http_requests_total", route="(none)", method="GET", status="404") == 1
     assert value(found, "http_request_seconds_count", route="/healthz", method="GET") == 1
+    methods = {dict(labels)["method"] for name, labels in found if name == "aaiclick_queue_http_requests_total"}
+    assert "other" in methods
+    assert methods.isdisjoint({"BREW", "COFFEE"})
     assert any(name == "aaiclick_queue_build_info" for name, _ in found)
 
 
@@ -221,6 +271,15 @@ INSERT INTO aaiclick_queue.outbox (order_key, rank, n, queue, task_ids)
 SELECT i, 0, 1, 'q1', ARRAY[i] FROM generate_series(1, {MANY}) AS i
 """
 FILL_JOBS = f"INSERT INTO aaiclick_queue.jobs (id, name) SELECT i, 'j' FROM generate_series(1, {MANY}) AS i"
+FILL_TASKS = f"""
+INSERT INTO aaiclick_queue.tasks (id, job_id, queue, entrypoint, kwargs)
+SELECT i, 1 + i / 3000, 'q1', 'e', '{{}}' FROM generate_series(1, {MANY}) AS i
+"""
+FILL_GATES = f"""
+INSERT INTO aaiclick_queue.gates (id, job_id, kind, rule, total, remaining)
+SELECT i, 1 + i / 3000, 'WAIT', 'all_success', 1, 1 FROM generate_series(1, {MANY}) AS i
+"""
+FILL_ARRIVALS = f"INSERT INTO aaiclick_queue.arrivals (gate_id, n) SELECT i, 1 FROM generate_series(1, {MANY}) AS i"
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "QUEUE_STATE": (6000, 200, 2000),
     "SYSTEM_STATE": (2000,),
@@ -241,7 +300,7 @@ async def test_however_much_there_is_a_scrape_reads_a_bounded_number_of_rows(
     settings: Settings, analysed: bool
 ) -> None:
     async with Database(settings, size=1, flow=True) as db, db.connection() as connection:
-        for fill in (FILL, FILL_DELAYED, FILL_OUTBOX, FILL_JOBS):
+        for fill in (FILL, FILL_DELAYED, FILL_OUTBOX, FILL_JOBS, FILL_TASKS, FILL_GATES, FILL_ARRIVALS):
             await connection.fetch(fill)
         if analysed:
             await connection.alone("ANALYZE")

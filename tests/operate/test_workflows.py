@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from aaiclick_queue import workflows
 from aaiclick_queue.postgres import Database
-from aaiclick_queue.workflows import read_failure_texts, read_memory, read_workflow_nodes, read_workflows
+from aaiclick_queue.workflows import (
+    read_failure_texts,
+    read_jobs_ended,
+    read_memory,
+    read_workflow_nodes,
+    read_workflows,
+)
 from tests.dag.hands import FAILS, Hands, settle
 from tests.planned import Job
 
@@ -71,6 +79,18 @@ async def test_tasks_are_told_by_the_name_they_have_in_jobs_of_a_name(db: Databa
     assert (load.name, load.executions, load.completed, load.failed) == ("load", 4, 3, 1)
     assert (load.success_rate, load.average_seconds, load.total_retries) == (0.75, 1.0, 8)
     assert (await read_workflow_nodes(db, "nothing", days=7)).items == []
+
+
+async def test_what_is_before_the_jobs_that_were_looked_at_is_not_known(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended(db, "etl", seconds=4.0)
+    now: datetime = await db.fetchval("SELECT date_trunc('hour', now())")
+    starts = [now - timedelta(hours=1), now]
+    assert sum(one.completed or 0 for one in await read_jobs_ended(db, starts, timedelta(hours=1))) == 1
+    monkeypatch.setattr(workflows, "JOBS_LIMIT", 1)
+    before, _ = await read_jobs_ended(db, starts, timedelta(hours=1))
+    assert (before.completed, before.failed) == (None, None)
 
 
 async def test_failures_are_counted_by_their_text(db: Database) -> None:

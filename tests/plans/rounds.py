@@ -22,7 +22,7 @@ from aaiclick_queue.flow import (
     fenced,
     heartbeat,
     plain,
-    plan_rows,
+    plan_tasks,
     prune,
     reaper,
     relay,
@@ -67,6 +67,8 @@ COLD = {
     "reaper.FORGET_LAPSED": "once a minute, looks at every limit",
     "limits.": "by hand, or once a minute",
     "operate.": "by hand, a page of a thousand at a time",
+    "operation.": "by hand, one row",
+    "job_sets.": "by hand, a page of five thousand jobs at a time",
     "retry.": "by hand",
     "move.": "by hand",
     "wanted.": "by hand, counts ten thousand",
@@ -133,7 +135,7 @@ FLOW = {name: sql for name, sql in _statements().items() if name not in COLD and
 APPLICATION = {
     "enqueue.ENQUEUE": enqueue.ENQUEUE,
     "complete.COMPLETE_SUCCEEDED": complete.COMPLETE_SUCCEEDED,
-    "plan_rows.INSERT_TASKS": plan_rows.INSERT_TASKS,
+    "plan_tasks.INSERT_TASKS": plan_tasks.INSERT_TASKS,
 }
 STATEMENTS = [*FLOW, *(f"{name} for an application" for name in APPLICATION)]
 KEYED: list[tuple[DedupeMode, float | None]] = [

@@ -26,7 +26,8 @@ from aaiclick_queue.flow.job_control import cancel_job, pause_job
 from aaiclick_queue.flow.job_retry import retry_in_job
 from aaiclick_queue.flow.limits import NewLimit, set_limit
 from aaiclick_queue.flow.move import move_tasks
-from aaiclick_queue.flow.operate import make_operation, work_once
+from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.operation import make_operation
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.flow.resolve import Resolver
 from aaiclick_queue.flow.settle import release_all

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ async def fetch_day() -> str:
     return day
 
 
-async def _register(client: Client, **options: object) -> None:
+async def _register(client: Client, **options: Any) -> None:
     await register_job("nightly", fetch_day, schedule="30 2 * * *", timezone="Europe/Berlin", client=client, **options)
 
 

@@ -19,7 +19,8 @@ ENQUEUE_WRITES = {
     "dedupe.LOCK_KEY", "dedupe.PASS_KEY_ON", "dedupe.TAKE_KEY", "enqueue.ENQUEUE", "limits.QUEUE_FULL",
     "plain.ENQUEUE_PLAIN",
     "plan_rows.INSERT_DEPENDENCIES", "plan_rows.INSERT_EDGES", "plan_rows.INSERT_GATES", "plan_rows.INSERT_GROUPS",
-    "plan_rows.INSERT_TASKS", "relay.FORGET_OUTBOX_ROWS", "submit.INSERT_JOB", "attach.LOOK_AT",
+    "plan_tasks.INSERT_TASKS", "plan_tasks.INSERT_WAITING", "relay.FORGET_OUTBOX_ROWS", "submit.INSERT_JOB",
+    "attach.LOOK_AT",
     # Others that add a key, or an event, as an enqueue does.
     "idempotency.TAKE", "limits.NOTE_LIMIT",
 }  # fmt: skip

@@ -419,22 +419,23 @@ def test_many_jobs_are_paused_resumed_cancelled_and_retried(site: Site, page: Pa
     bar = page.locator("[data-picked-bar]")
     bar.get_by_role("button", name="Pause").click()
     assert confirm(page, "Pause") == "Pause 2 selected jobs?"
-    told(page, "Paused: 2")
-    assert site.one(jobs + "paused_at IS NOT NULL", ids) == 2
+    told(page, "Pause begun: operation")
+    site.until(jobs + "paused_at IS NOT NULL", ids, so=lambda n: n == 2)
     expect(bar).to_be_hidden()
 
     page.get_by_role("button", name="Resume all matching").click()
     assert confirm(page, "Resume them") == "Resume 2 jobs that match?"
-    told(page, "Resumed: 2")
+    told(page, "Resume begun: operation")
+    site.until(jobs + "paused_at IS NULL", ids, so=lambda n: n == 2)
     page.get_by_role("button", name="Cancel all matching").click()
     assert confirm(page, "Cancel them") == "Cancel 2 jobs that match?"
-    told(page, "Cancelled: 2")
-    assert site.one(jobs + "status = 'CANCELLED' AND paused_at IS NULL", ids) == 2
+    told(page, "Cancel begun: operation")
+    site.until(jobs + "status = 'CANCELLED' AND paused_at IS NULL", ids, so=lambda n: n == 2)
     open_tasks = "SELECT count(*) FROM aaiclick_queue.tasks WHERE job_id = ANY(%s) AND status IS NULL"
     site.until(open_tasks, ids, so=lambda n: n == 0)
     page.get_by_role("button", name="Retry from failure all matching").click()
     assert confirm(page, "Retry them") == "Retry from failure 2 jobs that match?"
-    told(page, "Retried: 2")
+    told(page, "Retry begun: operation")
     site.until(open_tasks, ids, so=lambda n: n == 2)
 
 
@@ -446,7 +447,7 @@ def test_a_task_of_a_job_is_cleared_on_its_page(site: Site, page: Page) -> None:
     before = site.one("SELECT run_epoch FROM aaiclick_queue.tasks WHERE id = %s", number)
     page.goto(f"/tasks/{number}")
     page.get_by_role("button", name="Clear from here").click()
-    confirm(page, "Clear from here")
+    assert "again, 1 task in all?" in confirm(page, "Clear from here")
     told(page, "Cleared, it runs again")
     again = "SELECT count(*) FROM aaiclick_queue.tasks WHERE id = %s AND run_epoch > %s AND status = 'COMPLETED'"
     site.until(again, number, before)
@@ -483,7 +484,7 @@ def test_a_job_is_retried_from_its_failure_paused_and_cancelled(site: Site, page
     page.goto(f"/jobs/{ids.failed_job}")
     reopened = "SELECT count(*) FROM aaiclick_queue.events WHERE job_id = %s AND type = 'JOB_REOPENED'"
     page.get_by_role("button", name="Retry from failure").click()
-    assert "tasks run again" in confirm(page, "Retry from failure")
+    assert re.search(r"failure: \d+ tasks? and what they kept", confirm(page, "Retry from failure"))
     told(page, "Job goes on from its failure")
     site.until(reopened, int(ids.failed_job))
 
@@ -580,6 +581,29 @@ def test_limits_are_set_taken_away_and_pauses_ended(site: Site, page: Page) -> N
     confirm(page, "Set")
     told(page, "Limits of mail are set")
     assert site.one(limit) == 7
+    page.goto("/queues/mail")
+    page.get_by_role("button", name="Limits", exact=True).click()
+    expect(page.get_by_label("Running at once")).to_have_value("7")
+    page.get_by_label("Running at once").fill("")
+    page.get_by_label("Most tasks in the queue").fill("900")
+    page.get_by_label("Starts, as").fill("100/min")
+    confirm(page, "Set")
+    told(page, "Limits of mail are set")
+    assert site.one(limit) is None
+    depth = "SELECT max_depth FROM aaiclick_queue.queues WHERE name = 'mail'"
+    assert site.one(depth) == 900
+    page.goto("/queues/mail")
+    page.get_by_role("button", name="Limits", exact=True).click()
+    expect(page.get_by_label("Starts, as")).to_have_value("100/60s")
+    page.get_by_label("Running at once").fill("7")
+    confirm(page, "Set")
+    told(page, "Limits of mail are set")
+    assert (site.one(limit), site.one(depth)) == (7, 900)
+    page.goto("/limits")
+    page.locator("tr", has_text="at most 900 tasks").get_by_role("button", name="Remove").click()
+    confirm(page, "Remove")
+    told(page, "Limit removed")
+    assert site.one(depth) is None
     page.goto("/limits")
     row = page.locator("tr", has_text="7 at once")
     row.get_by_role("button", name="Remove").click()

@@ -15,6 +15,7 @@ from aaiclick_queue.server.drawing.charts import (
     columns,
     histogram,
     line_chart,
+    lines,
     nice,
     sparkline,
     state_bar,
@@ -24,6 +25,7 @@ from aaiclick_queue.server.drawing.gantt import Lane, Segment, busy_share, criti
 from aaiclick_queue.server.drawing.graphs import brief, draw_graph
 from aaiclick_queue.server.drawing.layers import layered
 from aaiclick_queue.server.drawing.thinning import EACH_LIMIT, FRONTIER_LIMIT, thinned
+from aaiclick_queue.server.drawing.twins import twin
 from aaiclick_queue.server.pages.trends import bins_of
 
 START = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -42,6 +44,21 @@ def node(number: int, *, name: str = "", kind: str = "task", status: str = "COMP
     return GraphNode(**given | {"status": status} | more)  # type: ignore[arg-type]
 
 
+def test_a_line_is_broken_where_nothing_is_known() -> None:
+    drawn = lines([after(n) for n in range(5)], {"queued": [1.0, None, 3.0, 4.0, None]}, label="waits", unit="ms")
+    assert drawn.count('class="line queued"') == 1
+    assert drawn.count('class="dot queued"') == 1
+    assert "4ms" in drawn
+
+
+def test_a_table_tells_what_a_chart_draws_and_leaves_out_what_is_empty() -> None:
+    rows = [(after(0), 1234, 0.25), (after(60), 0, None), (after(120), None, 2.0)]
+    table = parsed(twin(("When", "<done>", "took"), rows, label="a & b"))
+    told = [["".join(cell.itertext()) for cell in row] for row in table.iter("tr")]
+    assert told == [["When", "<done>", "took"], ["16 Nov 12:00", "1,234", "0.25"], ["16 Nov 12:02", "–", "2"]]
+    assert [cell.get("scope") for cell in table.iter("th")] == ["col"] * 3 + ["row"] * 2
+
+
 def test_every_drawing_is_xml_with_a_label_and_without_a_style() -> None:
     lane = Lane("1", "plan", "completed", [Segment("run", START, after(3))])
     minutes = [Column(after(60 * n), {"completed": n, "failed": 1}) for n in range(60)]
@@ -52,6 +69,8 @@ def test_every_drawing_is_xml_with_a_label_and_without_a_style() -> None:
         columns([], ("completed",), label="none"),
         line_chart([(after(n), n * 1.5) for n in range(9)], label="age", kind="queued", unit="s"),
         line_chart([], label="none", kind="queued"),
+        lines([after(n) for n in range(4)], {"queued": [1.0, None, 3.0, 4.0]}, label="waits", unit="ms"),
+        lines([], {"queued": []}, label="none", unit="s"),
         histogram([("1 ms", 3), ("10 ms", 9)], label="waits"),
         state_bar([("running", 1), ("ready", 0), ("held", 1000)], label="states"),
         strip([("completed", 0.5, "ok"), ("failed", 1, "bad")], label="runs"),

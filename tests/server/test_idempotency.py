@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from aaiclick_queue.settings import Settings
-from tests.server.serving import rows
+from tests.server.serving import bearer, rows, token
 
 BODY = {"entrypoint": "shop.mail.send", "kwargs": {"to": "ada"}}
 
@@ -29,6 +29,13 @@ def test_the_same_key_with_another_body_is_refused(http: httpx.Client) -> None:
     post(http, "a")
     refused = post(http, "a", body=BODY | {"queue": "mail"})
     assert (refused.status_code, refused.json()["type"].rpartition(":")[2]) == (422, "idempotency-key-reused")
+
+
+def test_the_same_key_of_two_tokens_of_one_name_makes_two(closed: httpx.Client, settings: Settings) -> None:
+    shown = [bearer(token(settings, "writer")) for _ in range(2)]
+    answers = [closed.post("/tasks", json=BODY, headers={"Idempotency-Key": "a", **one}) for one in (*shown, *shown)]
+    assert [answer.status_code for answer in answers] == [201, 201, 200, 200]
+    assert len({answer.json()["id"] for answer in answers}) == 2
 
 
 def test_many_at_once_make_one(http: httpx.Client) -> None:

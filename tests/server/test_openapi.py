@@ -63,7 +63,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "queue pause": ("pause_queue",),
     "queue purge": ("purge_queue",),
     "queue resume": ("resume_queue",),
-    "register-job": ("register_job", "replace_registered_job"),
+    "register-job": ("register_job", "replace_registered_job", "check_schedule"),
     "registered-job backfill": ("backfill_job",),
     "registered-job delete": ("delete_registered_job",),
     "registered-job disable": ("disable_job",),
@@ -145,7 +145,7 @@ def test_the_page_of_the_api_names_every_route_with_its_role_and_no_other() -> N
     rows = re.findall(r"^\| `(GET|POST|PUT|DELETE) ([^`]+)` \| (\w+|–) \|", PAGE.read_text(), re.MULTILINE)
     told = {(method, path, role) for method, path, role in rows}
     there = {
-        (method, getattr(route, "path", ""), needed_role(route) or "–")
+        (method, getattr(route, "path_format", ""), needed_role(route) or "–")
         for route in app().routes
         if isinstance(route, APIRoute) or getattr(route, "methods", None)
         for method in set(getattr(route, "methods", ())) - {"HEAD"}

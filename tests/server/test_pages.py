@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -14,14 +15,18 @@ import pytest
 from fastapi import FastAPI
 
 from aaiclick_queue import Settings
+from aaiclick_queue.errors import PostgresUnavailable
+from aaiclick_queue.flow.detect import EVENTS, Found, keep_alarms
+from aaiclick_queue.flow.watch import INVARIANT
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
 from aaiclick_queue.server.pages import keeping, overview, queues, schedules
+from aaiclick_queue.server.pages.crons import in_words
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
 from aaiclick_queue.server.roles import Who, needed_role
 from aaiclick_queue.tokens import create_token
-from tests.server.seeding import FIGURES, SAMPLES, Seeded, seed
+from tests.server.seeding import ALARM, FIGURES, SAMPLES, Seeded, seed
 from tests.servers import Databases
 from tests.tools import Proxy, changed
 
@@ -148,6 +153,51 @@ async def test_figures_are_read_once_in_a_moment_and_states_whenever_somebody_lo
         assert read.count("figures") == 2
 
 
+async def test_figures_of_a_moment_ago_are_shown_while_they_are_read_anew_and_older_ones_are_waited_for(
+    shop: tuple[Settings, Seeded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on, begun = asyncio.Event(), asyncio.Event()
+    may_go_on.set()
+    rate = itertools.count(777)
+
+    async def figures(*_: Any, **__: Any) -> dict[str, Any]:
+        begun.set()
+        await may_go_on.wait()
+        return {"charts": None, "done_per_minute": float(next(rate)), "failed_sum": 0, "latency": None}
+
+    monkeypatch.setattr(overview, "throughput", figures)
+    async with browsing(shop[0]) as browser:
+        assert "777" in text_of(await browser.get("/"))
+        monkeypatch.setattr(keeping, "KEPT_SECONDS", 0.0)
+        may_go_on.clear()
+        begun.clear()
+        async with asyncio.timeout(30):
+            assert "777" in text_of(await browser.get("/"))
+            await begun.wait()
+            monkeypatch.setattr(keeping, "SHOWN_SECONDS", 0.0)
+            waits = asyncio.create_task(browser.get("/"))
+            done, _ = await asyncio.wait([waits], timeout=0.3)
+            assert not done
+            may_go_on.set()
+            assert "778" in text_of(await waits)
+
+
+async def test_a_read_of_figures_that_fails_is_told_to_who_waits_for_it_and_tried_again_by_the_next(
+    shop: tuple[Settings, Seeded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = [True]
+
+    async def figures(*_: Any, **__: Any) -> dict[str, Any]:
+        if fails.pop() if fails else False:
+            raise PostgresUnavailable("gone for a moment")
+        return {"charts": None, "done_per_minute": 123.0, "failed_sum": 0, "latency": None}
+
+    monkeypatch.setattr(overview, "throughput", figures)
+    async with browsing(shop[0]) as browser:
+        assert (await browser.get("/")).status_code == 503
+        assert "123" in text_of(await browser.get("/"))
+
+
 async def test_schedules_are_turned_page_by_page(
     shop: tuple[Settings, Seeded], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -210,6 +260,21 @@ async def test_a_filter_is_the_address(shop: tuple[Settings, Seeded]) -> None:
             "hours=1e9",
         ):
             assert (await browser.get(f"/tasks?{nonsense}")).status_code == 200
+
+
+async def test_all_that_match_a_job_can_be_acted_on_and_a_search_says_why_not(shop: tuple[Settings, Seeded]) -> None:
+    settings, ids = shop
+    async with browsing(settings) as browser:
+        leads_to = f"/tasks?job_id={ids.running_job}"
+        assert leads_to in (await browser.get(f"/jobs/{ids.running_job}")).text
+        page = unescape((await browser.get(leads_to)).text)
+        assert "Cancel all matching" in page
+        assert f'data-body="{{"where": {{"job_id": "{ids.running_job}"}}}}"' in page
+        assert "Retry all matching" in (await browser.get(f"/tasks?job_id={ids.failed_job}&status=FAILED")).text
+        assert "all matching" not in (await browser.get("/tasks?job_id=x&status=FAILED")).text
+        searched = await browser.get("/tasks", params={"search": "to=user3@shop.invalid"})
+        assert "all matching" not in searched.text
+        assert "filter without arguments" in text_of(searched)
 
 
 async def test_a_region_is_drawn_alone(shop: tuple[Settings, Seeded]) -> None:
@@ -278,6 +343,43 @@ async def test_a_reader_is_offered_no_act(shop: tuple[Settings, Seeded]) -> None
         assert (await browser.get("/audit")).status_code == 404
 
 
+async def test_stacks_of_a_worker_are_shown_to_whoever_may_ask_for_them(shop: tuple[Settings, Seeded]) -> None:
+    settings, _ = shop
+
+    async def reader(_: Any) -> Who:
+        return Who("rita", "reader")
+
+    async with Database(settings, size=1) as db:
+        await db.fetch("UPDATE aaiclick_queue.workers SET stacks = 'Thread 1 in send', stacks_at = now()")
+        worker = await db.fetchval("SELECT min(id)::text FROM aaiclick_queue.workers")
+    async with browsing(settings, auth=reader) as browser:
+        assert "Thread 1 in send" not in (await browser.get(f"/workers/{worker}")).text
+    async with browsing(settings) as browser:
+        assert "Thread 1 in send" in (await browser.get(f"/workers/{worker}")).text
+
+
+async def test_the_link_of_every_alarm_leads_to_what_it_is_about(shop: tuple[Settings, Seeded]) -> None:
+    settings, ids = shop
+    async with browsing(settings) as browser, Database(settings, size=1) as db:
+        worker = await db.fetchval("SELECT min(id)::text FROM aaiclick_queue.workers")
+        about = {
+            **dict.fromkeys(("without_workers", "backpressure", "stuck"), ("mail", "/queues/mail")),
+            **dict.fromkeys(("clock_skew", "lost_worker"), (worker, f"/workers/{worker}")),
+            "zombie": (ids.done_task, f"/tasks/{ids.done_task}"),
+            "stall": (ids.running_job, f"/jobs/{ids.running_job}"),
+            INVARIANT: ("every lease has a task", "/outbox?checks=1"),
+        }
+        assert about.keys() == {*EVENTS, INVARIANT}
+        for kind, (what, leads_to) in about.items():
+            await keep_alarms(db, kind, [Found(kind, what, f"the alarm of {kind}", {})], event="TEST")
+            told = (await browser.get("/limits")).text.partition(f"the alarm of {kind}")[2]
+            link = unescape(str(re.search(r'<a href="([^"]+)">Show</a>', told).group(1)))  # type: ignore[union-attr]
+            assert link == leads_to, kind
+            assert (await browser.get(link)).status_code == 200
+            await keep_alarms(db, kind, [], event="TEST")
+        await db.fetch(ALARM, '{"text": "20 tasks wait in reports and no worker takes it"}')
+
+
 async def test_whoever_is_not_signed_in_is_led_to_the_sign_in_and_back(settings: Settings, db: Database) -> None:
     made = await create_token(db, "anna", "writer")
     async with browsing(settings, auth="tokens") as browser:
@@ -334,6 +436,36 @@ async def test_no_page_has_inline_script_style_or_handlers(shop: tuple[Settings,
             assert not re.search(r"<style|\sstyle=|\son\w+=|javascript:", page.text), path
             assert all("src=" in one for one in re.findall(r"<script[^>]*>", page.text))
             assert "default-src 'self'" in page.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("0 2 * * *", "Every day at 02:00"),
+        ("* * * * *", "Every minute"),
+        ("*/5 * * * *", "Every 5 minutes"),
+        ("*/7 8 * * *", "At minute 0, 7, 14, 21, 28, 35, 42, 49 and 56 in the hour from 08:00"),
+        ("*/15 9-17 * * mon-fri", "Every 15 minutes from 09:00 to 17:59, Monday to Friday"),
+        ("30 * * * *", "Every hour at :30"),
+        ("5 */2 * * *", "Every 2 hours at :05"),
+        ("0 8,20 * * 0,6", "Every Saturday and every Sunday at 08:00 and 20:00"),
+        ("0 6 1,L * *", "On the 1st and the last day of the month at 06:00"),
+        ("0 6 * * fri#2", "The 2nd Friday of the month at 06:00"),
+        ("0 6 22 jan,jul mon", "On the 22nd of the month or every Monday at 06:00, in January and July"),
+        ("15 8 * * * 30", "At second 30 of minute 15 in the hour from 08:00"),
+        ("@weekly", "Every Sunday at 00:00"),
+        ("nonsense", ""),
+    ],
+)
+def test_cron_is_told_in_words(expression: str, words: str) -> None:
+    assert in_words([expression]) == words
+
+
+async def test_a_schedule_is_told_in_words_on_its_pages(shop: tuple[Settings, Seeded]) -> None:
+    settings, _ = shop
+    async with browsing(settings) as browser:
+        for path in ("/schedules", "/schedules/nightly_rollup"):
+            assert "Every day at 02:00" in text_of(await browser.get(path))
 
 
 def test_frames_of_libraries_are_folded_and_own_ones_are_not() -> None:
@@ -395,6 +527,47 @@ async def test_a_queue_that_runs_dry_while_it_is_looked_at_is_shown_empty(settin
         assert (await browser.get("/queues/parked")).status_code == 404
         region = await browser.get("/queues/parked", headers={"X-Region": "main"})
         assert region.status_code == 200
+
+
+async def test_every_chart_has_its_numbers_as_a_table(shop: tuple[Settings, Seeded]) -> None:
+    settings, _ = shop
+    async with browsing(settings) as browser:
+        for path, drawn in (("/", ("chart",)), ("/queues/mail", ("chart", "histogram"))):
+            page = (await browser.get(path)).text
+            charts = sum(page.count(f'class="{kind}"') for kind in drawn)
+            assert charts
+            assert page.count('<details class="twin">') == charts / 2, "one for the wide and the narrow drawing"
+        for path in ("/tasks", "/jobs", "/queues", "/schedules", "/audit"):
+            assert (await browser.get(path)).text.count("aria-sort=") == 1, path
+        assert 'role="button"' not in (await browser.get("/outbox")).text
+
+
+async def test_the_dialog_of_limits_shows_what_is_set_and_each_limit_can_be_removed(settings: Settings) -> None:
+    async with browsing(settings) as browser:
+        given = {"running": 5, "rate": "100/min", "max_depth": 9, "objective_seconds": 2.5}
+        await browser.put("/api/v1/queues/mail/limits", json=given)
+        page = unescape((await browser.get("/queues/mail")).text)
+        for shown in ('"value": 5', '"value": "100/60s"', '"value": 9', '"value": 2.5'):
+            assert shown in page
+        limits = unescape((await browser.get("/limits")).text)
+        assert limits.count(">Remove</button>") == 3
+        assert 'data-body="{"max_depth": null}"' in limits
+        await browser.put("/api/v1/queues/mail/limits", json={"max_depth": None, "rate": None})
+        assert (await browser.get("/limits")).text.count(">Remove</button>") == 1
+
+
+async def test_the_first_page_shows_how_long_tasks_waited_and_ran(shop: tuple[Settings, Seeded]) -> None:
+    settings, _ = shop
+    async with browsing(settings) as browser:
+        for hours in (1, 24):
+            page = await browser.get(f"/?hours={hours}")
+            labels = re.findall(
+                r'<svg class="chart"[^>]* aria-label="(Average wait and run of tasks that ended, at most [^"]+)"',
+                page.text,
+            )
+            assert len(labels) == 2, "for a wide window and for a narrow one"
+            assert {'class="line waited"', 'class="line ran"'} <= set(re.findall(r'class="line \w+"', page.text))
+            assert "waited in line, average" in text_of(page)
 
 
 async def test_a_queue_shows_how_long_its_tasks_waited_and_ran(shop: tuple[Settings, Seeded]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -13,7 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import Request
 
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.guard import COOKIE, FAILURES
+from aaiclick_queue.server.guard import COOKIE, FAILURES, network_of
 from aaiclick_queue.server.roles import SAFE_METHODS, Who, needed_role
 from aaiclick_queue.settings import Settings
 from tests.server.serving import API, bearer, rows, served, token
@@ -25,7 +26,7 @@ ROLE_BY_TOOL = {"/mcp", "/api/v1/mcp"}  # each tool is a route that names its ow
 def routes() -> Iterator[tuple[str, str, str | None]]:
     """Every method and path there is, with the role that it needs."""
     for route in create_app(Settings.load({})).routes:
-        path, methods = getattr(route, "path", None), getattr(route, "methods", None) or {"GET"}
+        path, methods = getattr(route, "path_format", None), getattr(route, "methods", None) or {"GET"}
         assert path is not None, f"{route} is no route that this test can look at"
         for method in methods:
             yield method, path, needed_role(route)
@@ -74,6 +75,12 @@ def test_roles_are_enforced(closed: httpx.Client, settings: Settings) -> None:
     assert "needs admin" in refused.json()["detail"]
     assert closed.put("/queues/mail/limits", json={"running": 3}, headers=admin).status_code == 200
     assert closed.get("/whoami", headers=writer).json() == {"name": "a writer", "role": "writer", "how": "token"}
+
+
+def test_a_writer_cancels_by_filter_what_an_admin_purges(closed: httpx.Client, settings: Settings) -> None:
+    writer = bearer(token(settings, "writer"))
+    assert closed.post("/queues/mail/purge", headers=writer).status_code == 403
+    assert closed.post("/bulk/cancel", json={"where": {"queue": "mail"}}, headers=writer).status_code == 202
 
 
 def test_a_token_is_kept_as_a_digest_used_at_and_ended_by_revoking(closed: httpx.Client, settings: Settings) -> None:
@@ -125,6 +132,30 @@ def test_a_session_begins_with_a_token_and_ends_with_it(closed: httpx.Client, se
         assert browser.get(f"{API}/whoami").status_code == 401
         assert browser.post("/logout").headers["location"] == "/login"
         assert COOKIE not in browser.cookies
+
+
+def test_signing_out_ends_the_session_on_the_server_and_both_are_written_down(
+    closed: httpx.Client, settings: Settings
+) -> None:
+    root = str(closed.base_url).removesuffix(API + "/")
+    given = token(settings, "writer")
+    with httpx.Client(base_url=root) as browser, httpx.Client(base_url=root) as other:
+        browser.post("/login", data={"token": given})
+        kept = {COOKIE: browser.cookies[COOKIE]}
+        time.sleep(1.1)  # a session of another second is another session
+        other.post("/login", data={"token": given})
+        assert httpx.get(f"{root}{API}/jobs", cookies=kept).status_code == 200
+        assert browser.post("/logout").status_code == 303
+        assert httpx.get(f"{root}{API}/jobs", cookies=kept).status_code == 401
+        assert other.get(f"{API}/jobs").status_code == 200
+        assert httpx.post(f"{root}/logout", cookies=kept).status_code == 303
+    told = rows(
+        settings,
+        "SELECT made_by, data->>'action' AS action FROM aaiclick_queue.system_events WHERE type = 'AUDIT' ORDER BY id",
+    )
+    assert [(one["made_by"], one["action"]) for one in told] == [
+        ("a writer", action) for action in ("sign_in", "sign_in", "sign_out")
+    ]
 
 
 def test_a_session_cookie_is_secure_behind_https(settings: Settings) -> None:
@@ -184,6 +215,29 @@ def test_wrong_tokens_are_counted_and_right_ones_still_let_in(closed: httpx.Clie
     assert 0 < int(refused.headers["retry-after"]) <= 61
     assert closed.get("/jobs", headers=bearer(other)).status_code == 429
     assert closed.get("/jobs", headers=bearer(good)).status_code == 200
+
+
+def test_a_burst_of_wrong_tokens_passes_no_more_than_one_by_one(closed: httpx.Client) -> None:
+    headers = [bearer(f"aaq_wrong{n}") for n in range(60)]
+    with ThreadPoolExecutor(60) as many:
+        answers = list(many.map(lambda one: httpx.get(f"{closed.base_url}jobs", headers=one).status_code, headers))
+    assert {*answers} == {401, 429}
+    assert answers.count(401) <= FAILURES
+
+
+def test_one_token_that_many_send_at_once_is_let_in(closed: httpx.Client, settings: Settings) -> None:
+    header = bearer(token(settings, "reader"))
+    with ThreadPoolExecutor(30) as many:
+        answers = list(many.map(lambda _: httpx.get(f"{closed.base_url}jobs", headers=header).status_code, range(30)))
+    assert {*answers} == {200}
+
+
+def test_wrong_tokens_are_counted_for_an_address_and_for_a_network_of_ipv6() -> None:
+    assert network_of("10.0.0.7") == network_of("::ffff:10.0.0.7") == "10.0.0.7"
+    assert network_of("2001:db8:1:2::7") == network_of("2001:db8:1:2:ffff::1") == "2001:db8:1:2::/64"
+    assert network_of("2001:db8:1:3::7") != network_of("2001:db8:1:2::7")
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert (network_of(""), network_of("a socket")) == ("", "a socket")
 
 
 def test_a_read_only_server_lets_nobody_change_anything(settings: Settings) -> None:

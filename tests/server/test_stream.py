@@ -9,9 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import msgspec
+import pytest
 
+from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
+from aaiclick_queue.server.watching import TOPICS, WHAT_CHANGED
 from aaiclick_queue.settings import Settings
+from tests.plans.explain import Node
 from tests.server.serving import API, running, until
 
 
@@ -132,3 +137,30 @@ def test_a_server_that_stops_lets_its_listeners_go(settings: Settings) -> None:
     with running(app) as address, httpx.Client(base_url=address + API) as http, listening(http, "queues") as heard:
         app.state.watching.end()
         until(lambda: heard.is_over)
+
+
+MANY = 30_000
+FILL = (
+    "aaiclick_queue.queues (name) SELECT 'q' || i",
+    "aaiclick_queue.alarms (kind, what) SELECT 'stuck', 'q' || i",
+    "aaiclick_queue.failure_groups (fingerprint) SELECT md5(i::text)",
+    """aaiclick_queue.leases (task_id, worker_id, order_key, ready_at, deadline_at, rank, run_epoch, attempt,
+       lost_count, snoozes, flags, queue) SELECT i, 1, i, now(), now(), 0, 1, 1, 0, 0, 0, 'q'""",
+)
+
+
+@pytest.mark.breaks_invariants
+@pytest.mark.parametrize("analysed", [False, True])
+async def test_however_much_there_is_a_look_reads_a_bounded_number_of_rows(settings: Settings, analysed: bool) -> None:
+    async with Database(settings, size=1, flow=True) as db, db.connection() as connection:
+        for rows in FILL:
+            await connection.fetch(f"INSERT INTO {rows} FROM generate_series(1, {MANY}) AS i")
+        if analysed:
+            await connection.alone("ANALYZE")
+        await connection.raw.execute(f"PREPARE look AS {WHAT_CHANGED}")
+        topics = ", ".join(f"'{topic}'" for topic in TOPICS)
+        asked = f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) EXECUTE look(ARRAY[{topics}], '{{}}', '{{}}')"
+        [[found]] = await connection.raw.fetch(asked)
+    plan = msgspec.convert(msgspec.json.decode(found)[0]["Plan"], Node, strict=False)
+    read = {node.relation_name: node.read for node in plan.walk() if node.relation_name is not None}
+    assert all(rows <= 10_000 for rows in read.values()), f"{read}\n{plan}"

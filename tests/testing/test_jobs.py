@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from aaiclick_queue import JobFailed, JobStatus, cancel_job, current, job, pause_job, resume_job, task
-from aaiclick_queue.flow.prune import Policy, prune_all
+from aaiclick_queue.flow.prune import Policy
+from aaiclick_queue.flow.prune_by_hand import prune_all
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.testing import Clock, QueueUnderTest
 from tests.tools import count

@@ -23,7 +23,7 @@ from .tasks import Task, found_task
 
 api = Api("failures")
 Fingerprint = Annotated[str, Path(pattern="^[0-9a-f]{16}$")]
-Hours = Annotated[float, Query(ge=0.01, le=24 * 90)]
+Hours = Annotated[float, Query(ge=0.01, le=24 * 366)]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 

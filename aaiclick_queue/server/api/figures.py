@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import msgspec
@@ -18,10 +19,11 @@ from ...figures import (
     read_queue_figures,
     read_queue_history,
     read_throughput,
+    step_of,
 )
 from ...orchestrator import Activity, LoopView, Orchestrator, read_activity, read_orchestrator
 from ...system_events import AUDIT, SystemEvent, read_event_types, read_system_events
-from ..answers import Api, Id, Limit, Name, Page
+from ..answers import Api, Id, Limit, Name, Page, Words
 from ..desk import AtDesk, Desk
 from ..problems import Problem
 from ..roles import Reader
@@ -30,15 +32,32 @@ from .queues import Queue
 api = Api("figures")
 Hours = Annotated[int, Query(ge=1, le=168)]
 Days = Annotated[int, Query(ge=1, le=90)]
-Types = Annotated[list[str], Query(max_length=50, description="Only events of these types; several times.")]
+Types = Annotated[Words, Query(max_length=50, description="Only events of these types; several times, or with commas.")]
+Workflow = Annotated[Name | None, Query(description="Only jobs of this name.")]
 
 
 class LoopStats(msgspec.Struct, frozen=True):
-    """What the loops have done since their processes started."""
+    """What the loops have done since their processes started, summed and each."""
 
-    loops: list[LoopView]
+    is_running: bool
+    started_at: datetime
+    uptime_seconds: float
     cycles_completed: int
+    last_cycle_at: datetime | None
     tasks_dispatched: int
+    results_processed: int
+    errors: int
+    last_error: str | None
+    last_error_at: datetime | None
+    loops: list[LoopView]
+
+
+class ThroughputView(Throughput, frozen=True, kw_only=True):
+    """The same with the jobs that ended then; null for a time before the newest 20,000 jobs."""
+
+    jobs_completed: int | None
+    jobs_failed: int | None
+    average_job_seconds: float | None
 
 
 @api.get("/orchestrator/status")
@@ -49,9 +68,9 @@ async def orchestrator_status(desk: AtDesk) -> Orchestrator:
 
 @api.get("/orchestrator/stats")
 async def orchestrator_stats(desk: AtDesk) -> LoopStats:
-    """What each loop has done; 503 when no process runs them."""
+    """What the loops have done, summed and each; 503 when no process runs them."""
     found = await _loops(desk)
-    return LoopStats(found.loops, found.cycles_completed, found.tasks_dispatched)
+    return LoopStats(**{name: getattr(found, name) for name in LoopStats.__struct_fields__})
 
 
 @api.get("/orchestrator/activity")
@@ -68,9 +87,9 @@ async def orchestrator_memory(desk: AtDesk) -> reads.Memory:
 
 
 @api.get("/metrics/workflows")
-async def metrics_workflows(desk: AtDesk, days: Days = 7) -> reads.Workflows:
-    """Jobs by name: how many, how they ended, how long they took."""
-    return await reads.read_workflows(desk.db, days=days)
+async def metrics_workflows(desk: AtDesk, days: Days = 7, workflow_id: Workflow = None) -> reads.Workflows:
+    """Jobs by name: how many, how they ended, how long they took; `workflow_id` is the name of one."""
+    return await reads.read_workflows(desk.db, days=days, name=workflow_id)
 
 
 @api.get("/metrics/workflows/{name}/nodes")
@@ -80,15 +99,29 @@ async def metrics_workflow_nodes(name: Annotated[Name, Path()], desk: AtDesk, da
 
 
 @api.get("/metrics/failures")
-async def metrics_failures(desk: AtDesk, days: Days = 7, limit: Limit = 20) -> reads.Failures:
-    """The commonest errors."""
-    return await reads.read_failure_texts(desk.db, days=days, limit=limit)
+async def metrics_failures(
+    desk: AtDesk, days: Days = 7, limit: Limit = 20, workflow_id: Workflow = None
+) -> reads.Failures:
+    """The commonest errors of the newest 3,000 failures, and by job name and task; `workflow_id` is a job's name."""
+    return await reads.read_failure_texts(desk.db, days=days, limit=limit, name=workflow_id)
 
 
 @api.get("/metrics/throughput")
-async def metrics_throughput(desk: AtDesk, hours: Hours = 24) -> list[Throughput]:
-    """What runs came to, by the minute; by the hour where more than six are asked for."""
-    return await read_throughput(desk.db, hours=hours)
+async def metrics_throughput(desk: AtDesk, hours: Hours = 24) -> list[ThroughputView]:
+    """What runs and jobs came to, by the minute, with how long runs waited and took on average; by the hour where more
+    than six are asked for.
+    """
+    found = await read_throughput(desk.db, hours=hours)
+    jobs = await reads.read_jobs_ended(desk.db, [one.start for one in found], step_of(hours))
+    return [
+        ThroughputView(
+            **msgspec.structs.asdict(one),
+            jobs_completed=ended.completed,
+            jobs_failed=ended.failed,
+            average_job_seconds=ended.average_seconds,
+        )
+        for one, ended in zip(found, jobs, strict=True)
+    ]
 
 
 @api.get("/metrics/queues")

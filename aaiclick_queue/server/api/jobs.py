@@ -14,36 +14,36 @@ from ...job_figures import (
     STATS_LIMIT,
     JobProgress,
     JobStats,
-    NodeStats,
-    read_node_stats,
     read_progress,
     read_stats,
 )
 from ...job_graphs import LOOK_ASKED, JobGraph, read_graph
 from ...job_outputs import Outputs, read_outputs, read_result
+from ...job_progress import CurrentTask, NodeProgress, read_current_tasks, read_node_progress
 from ...job_views import JobFilter, JobRow, JobView, find_job, read_job, read_jobs
 from ...registered import read_registered_job
 from ...status import JobStatus, Status
 from ...timelines import TASKS_ASKED, TASKS_LIMIT, Event, Timeline, read_events_of_name, read_timeline
 from ...timelines import Asked as Wanted
 from ...views import TaskFilter, TaskRow, list_tasks
-from ..answers import NEWEST, Api, Id, Limit, Name, Page
+from ..answers import NEWEST, Api, Id, Limit, Name, Page, Words
 from ..desk import AtDesk
 
 api = Api("jobs")
 Job = Annotated[Name, Path(description="Its id, or its name for the newest of that name.", examples=["etl"])]
 Node = Annotated[Name, Path(description="Name of a task in the job.")]
-Types = Annotated[list[str], Query(description="Only these types of events; several times.")]
+Types = Annotated[Words, Query(description="Only these types of events; several times, or with commas.")]
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a job is."""
+    """How far a job is; of what runs, the twenty tasks that have run for the longest."""
 
     progress: JobProgress
     completed: int
     percent: float
     elapsed_seconds: float | None
     ends_at: datetime | None
+    current_tasks: list[CurrentTask]
 
 
 class JobResult(msgspec.Struct, frozen=True):
@@ -84,11 +84,12 @@ async def get_job(job: Job, desk: AtDesk) -> JobView:
 
 @api.get("/jobs/{job}/progress")
 async def job_progress(job: Job, desk: AtDesk) -> Progress:
-    """How far a job is and when it may end: one look at its gate, however large it is."""
-    found = await read_progress(desk.db, await find_job(desk.db, job))
+    """How far a job is, when it may end, and what runs: one look at its gate and at the leases, however large it is."""
+    number = await find_job(desk.db, job)
+    found, running = await read_progress(desk.db, number), await read_current_tasks(desk.db, number)
     elapsed: timedelta | None = found.elapsed
     seconds = None if elapsed is None else elapsed.total_seconds()
-    return Progress(found, found.completed, found.percent, seconds, found.ends_at)
+    return Progress(found, found.completed, found.percent, seconds, found.ends_at, running)
 
 
 @api.get("/jobs/{job}/timeline")
@@ -154,10 +155,13 @@ async def job_tasks(
 
 
 @api.get("/jobs/{job}/nodes/{name}/progress")
-async def node_progress(job: Job, name: Node, desk: AtDesk) -> NodeStats:
-    """The first 20,000 tasks of one name in a job: how many, how they ended, how long they waited and ran."""
+async def node_progress(job: Job, name: Node, desk: AtDesk) -> NodeProgress:
+    """The first 20,000 tasks of one name in a job: how many, how they ended, how long they waited and ran.
+
+    And of the newest of them its status, attempt, progress and checkpoint.
+    """
     number = await find_job(desk.db, job)
-    found = await read_node_stats(desk.db, number, name)
+    found = await read_node_progress(desk.db, number, name)
     if found is None:
         raise UnknownTask(f"no task of job {number} is called {name!r}: /jobs/{number}/stats names them")
     return found

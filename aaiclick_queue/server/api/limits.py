@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Path
+from fastapi import Path, Query
 from pydantic import Field
 
 from ...flow.limits import LimitView, NewLimit, set_max_depth
@@ -19,6 +19,9 @@ from ..roles import Admin, Who, Writer
 
 api = Api("limits")
 ALL = 100_000
+Place = Annotated[
+    Text, Query(pattern="^[a-z]+/[a-z]+/[01]/.", max_length=300, description="`after` of the page before.")
+]
 Entrypoint = Annotated[Name, Path(description="module.function", examples=["shop.mail.send"])]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Rate = Annotated[Text, Field(max_length=40, examples=["100/min"])]
@@ -96,9 +99,11 @@ class Pause(Asked):
 
 
 @api.get("/limits")
-async def list_limits(desk: AtDesk, limit: Limit = 1000) -> Page[LimitOut]:
+async def list_limits(desk: AtDesk, limit: Limit = 1000, after: Place | None = None) -> Page[LimitOut]:
     """Every limit there is, with what is taken of it."""
-    return Page([_shown(one) for one in await read_limits(desk.db, limit=limit)])
+    scope, kind, per_key, name = (after or "///").split("/", 3)
+    found = await read_limits(desk.db, limit=limit, after=(scope, name, kind, per_key == "1") if after else None)
+    return Page([_shown(one) for one in found], after=_place(found[-1]) if len(found) >= limit else None)
 
 
 @api.put("/limits")
@@ -160,6 +165,10 @@ async def limits_of(desk: Desk, scope: str, name: str) -> list[LimitOut]:
     """The limits of one queue, task or key."""
     found = await read_limits(desk.db, limit=ALL)
     return [_shown(one) for one in found if (one.scope, one.name) == (scope, name)]
+
+
+def _place(one: LimitView) -> str:
+    return f"{one.scope}/{one.kind}/{int(one.per_key)}/{one.name}"
 
 
 def _shown(one: LimitView) -> LimitOut:

@@ -17,12 +17,13 @@ Queue = Annotated[Name, Path(description="Its name.", examples=["default"])]
 
 
 @api.get("/queues", operation_id="list_queues")
-async def list_all_queues(desk: AtDesk, limit: Limit = 100) -> Page[QueueView]:
+async def list_all_queues(desk: AtDesk, limit: Limit = 100, after: Name | None = None) -> Page[QueueView]:
     """Every queue that has work, a pause, a limit or a worker, by name; counts are exact up to 10,000.
 
     Of many queues up to 60,000 together: of a longer line it is told what the last minute had.
     """
-    return Page(await list_queues(desk.db, limit=limit, counted=COUNTED))
+    found = await list_queues(desk.db, limit=limit, after=after, counted=COUNTED)
+    return Page(found, after=found[-1].name if len(found) >= limit else None)
 
 
 @api.get("/queues/{name}")

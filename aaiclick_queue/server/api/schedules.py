@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
 from pydantic import Field
 
 from ... import registered
@@ -14,7 +14,7 @@ from ...backfilling import missing_ticks, plan_backfill
 from ...errors import BadSchedule
 from ...registered import RegisteredJob, TickView, read_registered_job, read_registered_jobs, read_ticks
 from ...starting import run_job as start
-from ..answers import Answer, Api, Asked, Done, Limit, Name, Page, Text, audits_itself
+from ..answers import Answer, Api, Asked, Done, Kwargs, Limit, Name, Page, Text, audits_itself
 from ..auditing import audit
 from ..desk import AtDesk
 from ..idempotency import IdempotencyKey, Once
@@ -25,6 +25,7 @@ from .job_acts import Made, encoded_body, made
 api = Api("schedules")
 Schedule = Annotated[Name, Path(description="Its name.", examples=["nightly"])]
 FIRES = 3
+CLOCK = ("schedule", "interval", "timezone", "starts_at", "ends_at")
 MOST_COUNTED = 1000
 
 
@@ -50,7 +51,7 @@ class ScheduleOptions(Asked):
     schedule: Text | list[Text] | None = Field(None, description="Cron, or several.", examples=["0 8 * * *"])
     interval: float | Text | None = Field(None, description="Instead of cron: seconds, or as 15m.")
     timezone: Name | None = None
-    default_kwargs: dict[str, Any] | None = None
+    default_kwargs: Kwargs | None = None
     enabled: bool | None = None
     queue: Name | None = None
     priority: Annotated[int, Field(ge=-32768, le=32767)] | None = None
@@ -77,10 +78,18 @@ class NewSchedule(ScheduleOptions):
     name: Name
 
 
+class SchedulePlan(msgspec.Struct, frozen=True):
+    """When what was asked about would fire, if it were registered."""
+
+    name: str
+    entrypoint: str
+    next_runs: list[datetime]
+
+
 class RunSchedule(Asked):
     """Arguments that are merged over the registered ones."""
 
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Kwargs = Field(default_factory=dict)
 
 
 class Backfill(Asked):
@@ -93,15 +102,31 @@ class Backfill(Asked):
 
 
 @api.get("/schedules", operation_id="list_registered_jobs")
-async def list_schedules(desk: AtDesk, enabled_only: bool = False) -> Page[ScheduleView]:
+async def list_schedules(
+    desk: AtDesk, enabled_only: bool = False, limit: Limit = 100, after: Name | None = None
+) -> Page[ScheduleView]:
     """Registered jobs by name, with their schedules and when they run next."""
-    return Page([viewed(one) for one in await read_registered_jobs(desk.db, enabled_only=enabled_only)])
+    found = await read_registered_jobs(desk.db, enabled_only=enabled_only, after=after, limit=limit)
+    return Page([viewed(one) for one in found], after=found[-1].name if len(found) >= limit else None)
 
 
 @api.post("/schedules", status_code=201)
-async def register_job(body: NewSchedule, desk: AtDesk, who: Writer) -> ScheduleView:  # noqa: ARG001 - its role
+async def register_job(body: NewSchedule, desk: AtDesk, who: Writer) -> ScheduleView:
     """Register a job; one of that name is refused with 409."""
-    return viewed(await registered.register_job(body.name, body.entrypoint, client=desk.client, **body.options()))
+    return viewed(
+        await registered.register_job(body.name, body.entrypoint, client=desk.client, by=who.name, **body.options())
+    )
+
+
+@api.post("/schedules/check")
+@audits_itself
+async def check_schedule(body: NewSchedule, desk: AtDesk, who: Writer) -> SchedulePlan:  # noqa: ARG001 - its role
+    """Only check what would be registered, and say when it would fire; nothing is written."""
+    given = body.options()
+    registered.registration(body.name, body.entrypoint, given)
+    parts = {part: given[part] for part in CLOCK if part in given}
+    fires = registered.next_runs(**parts, count=FIRES) if "schedule" in parts or "interval" in parts else []
+    return SchedulePlan(body.name, body.entrypoint, fires)
 
 
 @api.get("/schedules/{name}", operation_id="get_registered_job")
@@ -111,41 +136,44 @@ async def get_schedule(name: Schedule, desk: AtDesk) -> ScheduleView:
 
 
 @api.put("/schedules/{name}", operation_id="replace_registered_job")
-async def put_schedule(name: Schedule, body: ScheduleOptions, desk: AtDesk, who: Writer) -> ScheduleView:  # noqa: ARG001
+async def put_schedule(name: Schedule, body: ScheduleOptions, desk: AtDesk, who: Writer) -> ScheduleView:
     """Register a job, or overwrite all of the one with that name."""
-    found = await registered.upsert_registered_job(name, body.entrypoint, client=desk.client, **body.options())
+    found = await registered.upsert_registered_job(
+        name, body.entrypoint, client=desk.client, by=who.name, **body.options()
+    )
     return viewed(found)
 
 
 @api.delete("/schedules/{name}", operation_id="delete_registered_job")
-async def delete_schedule(name: Schedule, desk: AtDesk, who: Writer) -> Done:  # noqa: ARG001 - needed for its role
+async def delete_schedule(name: Schedule, desk: AtDesk, who: Writer) -> Done:
     """Forget a registered job and its history; jobs that it has started stay."""
-    if not await registered.delete_registered_job(name, client=desk.client):
+    if not await registered.delete_registered_job(name, client=desk.client, by=who.name):
         raise Problem(404, f"no job is registered as {name!r}: GET /api/v1/schedules shows those there are")
     return Done(True, f"{name} is forgotten")
 
 
 @api.post("/schedules/{name}/enable")
-async def enable_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:  # noqa: ARG001 - needed for its role
+async def enable_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:
     """Let it run by its schedule again, from now on."""
-    return viewed(await registered.enable_job(name, client=desk.client))
+    return viewed(await registered.enable_job(name, client=desk.client, by=who.name))
 
 
 @api.post("/schedules/{name}/disable")
-async def disable_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:  # noqa: ARG001 - needed for its role
+async def disable_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:
     """Let it not run by its schedule; what runs goes on, and it can be run by its name."""
-    return viewed(await registered.disable_job(name, client=desk.client))
+    return viewed(await registered.disable_job(name, client=desk.client, by=who.name))
 
 
 @api.post("/schedules/{name}/reset")
-async def reset_registered_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:  # noqa: ARG001 - its role
+async def reset_registered_job(name: Schedule, desk: AtDesk, who: Writer) -> ScheduleView:
     """Give a schedule that was edited back to the code that declared it."""
-    return viewed(await registered.reset_registered_job(name, client=desk.client))
+    return viewed(await registered.reset_registered_job(name, client=desk.client, by=who.name))
 
 
 @api.post("/schedules/{name}/run", status_code=201)
 async def run_registered_job(
     name: Schedule,
+    request: Request,
     desk: AtDesk,
     who: Writer,
     body: RunSchedule | None = None,
@@ -160,7 +188,7 @@ async def run_registered_job(
         return (await start(name, None, body.kwargs, **options)).id
 
     once = Once(desk, who, idempotency_key, f"run {name}", encoded_body(body)) if idempotency_key else None
-    return await made(once, make)
+    return await made(request, once, make)
 
 
 @api.post("/schedules/{name}/backfill", status_code=202)

@@ -72,8 +72,10 @@ async def login(request: Request) -> Response:
 
 
 async def logout(request: Request) -> Response:
-    """End the session of this browser."""
+    """End the session of this browser, here and on the server."""
+    guard: Guard = request.app.state.guard
     refuse_other_sites(request)
+    await guard.sign_out(request)
     answer = RedirectResponse(f"{_home(request)}login", 303)
     answer.delete_cookie(COOKIE, path=_home(request), secure=_is_secure(request), httponly=True, samesite="strict")
     return answer

@@ -1,34 +1,30 @@
-"""The system as a whole: overview, outbox, groups, the doctor, settings, pruning."""
+"""The system as a whole: overview, outbox, the doctor, settings, pruning."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from fastapi import Path
 from pydantic import Field
 
 from ... import doctor as invariants
-from ...flow.days import drop_old_days
+from ...flow.days import Dropped, drop_old_days
 from ...flow.lines import COUNTED
-from ...flow.prune import Policy, prune_all
+from ...flow.prune import Policy, seconds_of
+from ...flow.prune_by_hand import AFTER, prune_for
+from ...history import history_of
 from ...queue_views import QueueView, WorkerView, list_queues, list_workers
 from ...settings import PREFIX, Settings
 from ..answers import Answer, Api, Asked, Id, Limit, audits_itself
 from ..auditing import audit
 from ..desk import AtDesk
-from ..problems import Problem
 from ..roles import Admin
 
 api = Api("system")
-DAY = 86400.0
+Days = Annotated[float, Field(ge=0, le=36600)] | Literal["forever"]
+PRUNE_SECONDS = 10.0  # of one request: proxies wait for a minute, some for half of one
 
-GROUP = """
-SELECT p.id::text AS id, p.job_id::text AS job_id, p.parent_group_id::text AS parent_group_id, p.name, p.mapped,
-       p.max_parallel, p.rule, p.created_at, g.total, g.remaining, g.failed, g.skipped, g.decided_at
-FROM aaiclick_queue.groups p JOIN aaiclick_queue.gates g ON g.id = p.id WHERE p.id = $1::bigint
-"""
 OUTBOX = """
 SELECT o.id::text AS id, o.created_at, o.queue, o.n, extract(epoch FROM now() - o.created_at)::float8 AS age_seconds
 FROM aaiclick_queue.outbox o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $2
@@ -36,24 +32,6 @@ FROM aaiclick_queue.outbox o WHERE o.id > $1::bigint ORDER BY o.id LIMIT $2
 OPEN_JOBS = """
 SELECT count(*) AS n FROM (SELECT FROM aaiclick_queue.jobs WHERE status IN ('PENDING', 'RUNNING') LIMIT 10001) AS j
 """
-
-
-class GroupView(msgspec.Struct, frozen=True):
-    """A group of tasks of a job: how many there are, and how far they are."""
-
-    id: str
-    job_id: str
-    parent_group_id: str | None
-    name: str
-    mapped: bool
-    max_parallel: int | None
-    rule: str | None
-    created_at: datetime
-    total: int
-    remaining: int
-    failed: int
-    skipped: int
-    decided_at: datetime | None
 
 
 class OutboxEntry(msgspec.Struct, frozen=True):
@@ -91,9 +69,11 @@ class SettingView(msgspec.Struct, frozen=True):
 
 
 class Pruned(msgspec.Struct, frozen=True):
-    """What was forgotten, or would be."""
+    """What this request forgot, or would; while `done` is false, the same again with its `after` goes on from there."""
 
     dry_run: bool
+    done: bool
+    after: str | None
     tasks: int
     completed: int
     failed: int
@@ -107,10 +87,17 @@ class Pruned(msgspec.Struct, frozen=True):
 class Prune(Asked):
     """What is kept; what is not given is as in the settings."""
 
-    completed_days: Annotated[float, Field(ge=0, le=36600)] | None = None
-    failed_days: Annotated[float, Field(ge=0, le=36600)] | None = None
+    completed_days: Days | None = None
+    failed_days: Days | None = None
     max_tasks: Annotated[int, Field(ge=1, le=10**12)] | None = None
     dry_run: bool = False
+    after: Annotated[str, Field(pattern=AFTER)] | None = Field(None, description="`after` of the answer before.")
+
+    def policy(self, settings: Settings) -> Policy:
+        """What is kept: what is given, and the rest as in the settings."""
+        completed = settings.retention_completed_days if self.completed_days is None else self.completed_days
+        failed = settings.retention_failed_days if self.failed_days is None else self.failed_days
+        return Policy(seconds_of(completed), seconds_of(failed), self.max_tasks or settings.retention_max_tasks)
 
 
 @api.get("/overview")
@@ -118,15 +105,6 @@ async def overview(desk: AtDesk) -> Overview:
     """Queues, workers and open jobs."""
     queues, workers = await list_queues(desk.db, counted=COUNTED), await list_workers(desk.db)
     return Overview(queues, workers, min(10_000, await desk.db.fetchval(OPEN_JOBS)))
-
-
-@api.get("/groups/{group_id}")
-async def get_group(group_id: Annotated[Id, Path()], desk: AtDesk) -> GroupView:
-    """One group of a job."""
-    rows = await desk.db.fetch(GROUP, group_id)
-    if not rows:
-        raise Problem(404, f"no group {group_id}: its job was pruned, or its transaction is not committed")
-    return GroupView(**dict(rows[0]))
 
 
 @api.get("/outbox")
@@ -154,22 +132,27 @@ async def config(desk: AtDesk, who: Admin) -> list[SettingView]:  # noqa: ARG001
 @api.post("/prune")
 @audits_itself
 async def prune(body: Prune, desk: AtDesk, who: Admin) -> Answer[Pruned]:
-    """Forget finished tasks and jobs that are older than the policy keeps them, and their history."""
-    settled = Policy.of(desk.settings)
-    policy = Policy(
-        settled.completed_seconds if body.completed_days is None else body.completed_days * DAY,
-        settled.failed_seconds if body.failed_days is None else body.failed_days * DAY,
-        body.max_tasks or settled.max_tasks,
-    )
+    """Forget finished tasks and jobs that are older than the policy keeps them, and their history.
+
+    For ten seconds a request: while `done` is false, send the same again with `after` of the answer.
+    """
+    policy = body.policy(desk.settings)
     if not body.dry_run:
         await audit(desk, who, "prune", given=body.audited())
-    done = await prune_all(desk.db, policy, dry_run=body.dry_run, tell=lambda *_: None)
-    days = await drop_old_days(desk.db, policy.history_seconds, dry_run=body.dry_run)
-    counts = {name: getattr(done, name) for name in ("tasks", "completed", "failed", "cancelled", "jobs")}
-    told = Pruned(
-        body.dry_run, **counts, tasks_of_jobs=done.tasks_of_jobs, days=list(days.names), days_left=list(days.left)
+    stretch = await prune_for(
+        desk.db,
+        policy,
+        seconds=PRUNE_SECONDS,
+        after=body.after,
+        dry_run=body.dry_run,
+        archive=history_of(desk.settings),
     )
-    return Answer(told, 200)
+    days = Dropped()
+    if stretch.after is None and not stretch.is_away:  # attempts go into the history with their tasks
+        days = await drop_old_days(desk.db, policy.history_seconds, dry_run=body.dry_run)
+    counts = {name: getattr(stretch.pruned, name) for name in (*stretch.pruned.__struct_fields__, "tasks")}
+    done = stretch.after is None
+    return Answer(Pruned(body.dry_run, done, stretch.after, **counts, days=days.names, days_left=days.left), 200)
 
 
 def _setting(settings: Settings, name: str) -> SettingView:

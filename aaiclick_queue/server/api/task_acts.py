@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
+from fastapi import Request
 from pydantic import Field
 
+from ...flow.clear import would_clear
 from ...flow.kick import kick_claimers
 from ...flow.move import move_tasks
 from ...flow.reaper import ensure_partitions
@@ -15,12 +17,13 @@ from ...recovery import clear_task as clear
 from ...recovery import retry_task as retry
 from ...sealing import sealed_by_name
 from ...tasks import enqueue
-from ..answers import Answer, Api, Asked, Done, Name
+from ..answers import Answer, Api, Asked, Done, Kwargs, Name, audits_itself
+from ..auditing import audit
 from ..desk import AtDesk
 from ..idempotency import IdempotencyKey, Once
 from ..problems import Problem
 from ..roles import Writer
-from .job_acts import Again, Made, again, encoded_body, made
+from .job_acts import Again, Made, Perhaps, again, encoded_body, made, would_run_again
 from .tasks import Task, found_task
 
 api = Api("tasks")
@@ -35,7 +38,7 @@ class EnqueueTask(Asked):
     """A task to be enqueued by its name; the worker checks its arguments."""
 
     entrypoint: Name = Field(examples=["shop.mail.send"])
-    kwargs: dict[str, Any] = Field(default_factory=dict, examples=[{"to": "ada@example.com"}])
+    kwargs: Kwargs = Field(default_factory=dict, examples=[{"to": "ada@example.com"}])
     queue: Name | None = None
     priority: Annotated[int, Field(ge=-32768, le=32767)] | None = None
     countdown: Seconds | None = Field(None, description="Not before so many seconds have passed.")
@@ -63,7 +66,7 @@ class MoveTask(Asked):
 
 @api.post("/tasks", status_code=201)
 async def enqueue_task(
-    body: EnqueueTask, desk: AtDesk, who: Writer, idempotency_key: IdempotencyKey = None
+    body: EnqueueTask, request: Request, desk: AtDesk, who: Writer, idempotency_key: IdempotencyKey = None
 ) -> Answer[Made]:
     """Enqueue a task by its name; 200 with the first one for a key that was sent before."""
 
@@ -73,7 +76,8 @@ async def enqueue_task(
         handle = await enqueue(body.entrypoint, kwargs, client=desk.client, connection=connection, **body.options())
         return handle.id
 
-    return await made(Once(desk, who, idempotency_key, "task", encoded_body(body)) if idempotency_key else None, make)
+    once = Once(desk, who, idempotency_key, "task", encoded_body(body)) if idempotency_key else None
+    return await made(request, once, make)
 
 
 @api.post("/tasks/{task_id}/cancel")
@@ -92,8 +96,12 @@ async def retry_task(task_id: Task, desk: AtDesk, who: Writer) -> Done:
 
 
 @api.post("/tasks/{task_id}/clear")
-async def clear_task(task_id: Task, desk: AtDesk, who: Writer) -> Again:
+@audits_itself
+async def clear_task(task_id: Task, desk: AtDesk, who: Writer, body: Perhaps | None = None) -> Again:
     """Run a task of a job again, whatever became of it, and everything behind it."""
+    if body and body.dry_run:
+        return would_run_again(await would_clear(desk.db, task_id))
+    await audit(desk, who, "clear_task", target={"task_id": str(task_id)})
     return again(await clear(task_id, client=desk.client, by=who.name))
 
 

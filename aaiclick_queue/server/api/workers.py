@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Path, Query
 
 from ...flow.heartbeat import Counters, set_status
-from ...queue_views import WorkerView, list_workers
+from ...queue_views import WorkerView, get_worker, list_workers
 from ...stacks import READ_STACKS, ask_for_stacks
 from ...status import WorkerStatus
 from ..answers import Api, Done, Id, Limit, Page
@@ -20,7 +20,7 @@ from ..roles import Writer
 
 api = Api("workers")
 WorkerId = Annotated[Id, Path(description="Its id.")]
-ALL = 10_000
+Place = Annotated[str, Query(pattern=r"^[01]\.[0-9]{1,17}\.[0-9]{1,19}$", description="`after` of the page before.")]
 LOOK_SECONDS = 0.2
 
 
@@ -32,13 +32,14 @@ class Stacks(msgspec.Struct, frozen=True):
 
 
 @api.get("/workers", operation_id="list_workers")
-async def list_all_workers(desk: AtDesk, limit: Limit = 100) -> Page[WorkerView]:
+async def list_all_workers(desk: AtDesk, limit: Limit = 100, after: Place | None = None) -> Page[WorkerView]:
     """Workers, those that live first; those that stopped or were lost are kept for an hour."""
-    return Page(await list_workers(desk.db, limit=limit))
+    found = await list_workers(desk.db, limit=limit, after=after)
+    return Page(found, after=found[-1].place if len(found) >= limit else None)
 
 
-@api.get("/workers/{worker_id}")
-async def get_worker(worker_id: WorkerId, desk: AtDesk) -> WorkerView:
+@api.get("/workers/{worker_id}", operation_id="get_worker")
+async def get_one_worker(worker_id: WorkerId, desk: AtDesk) -> WorkerView:
     """One worker."""
     return await found_worker(desk, worker_id)
 
@@ -75,7 +76,7 @@ async def worker_stacks(
 
 async def found_worker(desk: Desk, worker_id: int) -> WorkerView:
     """The worker; a problem when there is none."""
-    for one in await list_workers(desk.db, limit=ALL):
-        if one.id == str(worker_id):
-            return one
+    found = await get_worker(desk.db, worker_id)
+    if found is not None:
+        return found
     raise Problem(404, f"no worker {worker_id}: those that ended are forgotten after an hour")

@@ -1,4 +1,4 @@
-"""Small charts: sparkline, stacked columns over time, histogram, state bar, strip of runs."""
+"""Small charts: sparkline, columns and lines over time, histogram, state bar, strip of runs."""
 
 from __future__ import annotations
 
@@ -91,6 +91,26 @@ def line_chart(
         label=label,
         class_="chart",
     )
+
+
+def lines(
+    starts: Sequence[datetime],
+    found: Mapping[str, Sequence[float | None]],
+    *,
+    label: str,
+    unit: str,
+    width: float = WIDE,
+) -> Markup:
+    """Several values over time, each a line of its kind, broken where there is none."""
+    most = nice(max((value for values in found.values() for value in values if value is not None), default=0))
+    plot_width, plot_height = width - LEFT, CHART_HEIGHT - TOP - BOTTOM
+    step = plot_width / max(1, len(starts) - 1)
+    drawn = [_grid(most, width, plot_height, unit)]
+    for kind, values in found.items():
+        for stretch in _stretches(values):
+            points = [(LEFT + n * step, TOP + plot_height * (1 - value / most)) for n, value in stretch]
+            drawn.append(_stretch(points, kind))
+    return picture(*drawn, *_times(starts, step), width=width, height=CHART_HEIGHT, label=label, class_="chart")
 
 
 def histogram(bins: Sequence[tuple[str, float]], *, label: str, width: float = 320, height: float = 96) -> Markup:
@@ -206,6 +226,24 @@ def _times(starts: Sequence[datetime], step: float) -> list[str]:
         )
         for place in range(0, max(1, len(starts) - every // 2), every)
     ]
+
+
+def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
+    """Values that follow each other, with their places."""
+    found: list[list[tuple[int, float]]] = [[]]
+    for place, value in enumerate(values):
+        if value is not None:
+            found[-1].append((place, value))
+        elif found[-1]:
+            found.append([])
+    return [one for one in found if one]
+
+
+def _stretch(points: Sequence[tuple[float, float]], kind: str) -> str:
+    if len(points) == 1:
+        [(x, y)] = points
+        return tag("circle", cx=x, cy=y, r=2.0, class_=f"dot {kind}")
+    return tag("polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points), class_=f"line {kind}")
 
 
 def _mark(mark: Mark, first: datetime, last: datetime, plot_width: float) -> str:

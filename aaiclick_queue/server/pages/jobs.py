@@ -33,12 +33,12 @@ router = APIRouter(include_in_schema=False)
 ROWS = 50
 TRIGGERS = {"MANUAL": "manual", "SCHEDULED": "schedule", "API": "api", "BACKFILL": "backfill"}
 OPEN, ENDED_BADLY = ("PENDING", "RUNNING"), ("FAILED", "CANCELLED")
-# An act on many jobs: path, what it is called, what is said when it is done, whether it destroys; and to which jobs.
+# An act on many jobs: path, what it is called, what is said when it has begun, whether it destroys; and to which jobs.
 ACTS = (
-    (("retry", "Retry from failure", "Retried", False), ENDED_BADLY),
-    (("pause", "Pause", "Paused", False), OPEN),
-    (("resume", "Resume", "Resumed", False), OPEN),
-    (("cancel", "Cancel", "Cancelled", True), OPEN),
+    (("retry", "Retry from failure", "Retry begun", False), ENDED_BADLY),
+    (("pause", "Pause", "Pause begun", False), OPEN),
+    (("resume", "Resume", "Resume begun", False), OPEN),
+    (("cancel", "Cancel", "Cancel begun", True), OPEN),
 )
 # A page of 200 rows and as many lanes took 55 ms to draw, of 100 half of that.
 LANES = 100
@@ -99,7 +99,7 @@ class Drawn(msgspec.Struct, frozen=True):
     share: float
 
 
-@router.get("/jobs/{job}")
+@router.get("/jobs/{job:path}")
 async def job(at: Visiting, job: str) -> HTMLResponse:
     """One job, by its id, its name (the newest) or the last digits of its id."""
     try:

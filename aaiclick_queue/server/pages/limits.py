@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from ...flow.limits import LimitView
 from ...flow.limits import list_limits as read_limits
 from ..drawing.charts import state_bar
 from .visiting import Visiting
@@ -26,3 +30,29 @@ async def limits(at: Visiting) -> HTMLResponse:
         for one in found
     ]  # fmt: skip
     return await at.show("limits.html", section="limits", title="Limits", topics="queues,limits", rows=rows)
+
+
+def limit_fields(
+    limits: Sequence[LimitView], *, max_depth: int | None, objective: float | None
+) -> list[dict[str, Any]]:
+    """What the dialog of a queue asks for, with what is set now; one that is emptied is taken away."""
+    now = {one.kind: one for one in limits if not one.per_key}
+    running, rate = now.get("running"), now.get("rate")
+    number = {"type": "number", "min": 1}
+    return [
+        _field("running", "Running at once", running.n if running else None, **number),
+        _field("rate", "Starts, as 100/min", _rate(rate) if rate else None),
+        _field("max_depth", "Most tasks in the queue", max_depth, **number),
+        _field(
+            "objective_seconds", "Oldest should wait at most (seconds)", objective, type="number", min=0, step="any"
+        ),
+    ]
+
+
+def _field(name: str, label: str, value: Any, **more: Any) -> dict[str, Any]:
+    kept = {} if value is None else {"value": value, "null": ""}
+    return {"name": name, "label": label, **more, **kept}
+
+
+def _rate(limit: LimitView) -> str:
+    return f"{limit.n}/{limit.seconds:.12g}s"

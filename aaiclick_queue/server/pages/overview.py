@@ -30,6 +30,7 @@ SCHEDULES = 6
 async def overview(at: Visiting) -> HTMLResponse:
     """Everything in one look."""
     hours = at.hours()
+    charts = kept(at, ("throughput", hours), lambda: throughput(at.db, hours))
     rows = await queue_rows(at)
     workers = [one for one in await list_workers(at.db) if one.status in ("ACTIVE", "STOPPING")]
     [outbox] = await at.db.fetch(OUTBOX, COUNT_LIMIT + 1)
@@ -57,7 +58,7 @@ async def overview(at: Visiting) -> HTMLResponse:
         schedules=await read_next_due(at.db, limit=SCHEDULES),
         failures=(await list_failures(at.db, hours=24, limit=6, jobs=False)).groups,
         components=await _components(at, [one.view.name for one in rows]),
-        **await kept(at, ("throughput", hours), lambda: throughput(at.db, hours)),
+        **await charts,
     )
 
 

@@ -14,7 +14,8 @@ from ...flow.lines import COUNTED
 from ...queue_views import QueueView, list_queues, list_workers
 from ...views import TaskFilter, newest_tasks
 from ..drawing.charts import sparkline, state_bar
-from .keeping import kept
+from .keeping import Kept, kept
+from .limits import limit_fields
 from .rendering import REGION_HEADER
 from .trends import queue_trends
 from .trouble import not_found
@@ -68,13 +69,18 @@ SELECT name, objective_seconds FROM aaiclick_queue.queues WHERE objective_second
 
 async def queue_rows(at: Visit, name: str | None = None) -> list[QueueRow]:
     """Queues with all that is known of them, the first 200 by name."""
-    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name, counted=COUNTED))
+    figures = _figures(at)  # on their way while the queues are counted
+    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name, counted=COUNTED), figures)
 
 
-async def _rows_of(at: Visit, views: list[QueueView]) -> list[QueueRow]:
+def _figures(at: Visit) -> Kept[dict[str, QueueFigures]]:
+    return kept(at, ("queues",), lambda: read_queue_figures(at.db))
+
+
+async def _rows_of(at: Visit, views: list[QueueView], on_their_way: Kept[dict[str, QueueFigures]]) -> list[QueueRow]:
     limits = [one for one in await read_limits(at.db) if one.scope == "queue"]
     objectives = {row["name"]: row["objective_seconds"] for row in await at.db.fetch(OBJECTIVES)}
-    figures = await kept(at, ("queues",), lambda: read_queue_figures(at.db))
+    figures = await on_their_way
     return [
         QueueRow(
             view,
@@ -111,6 +117,8 @@ async def queues(at: Visiting) -> HTMLResponse:
 @router.get("/queues/{name:path}")
 async def queue(at: Visiting, name: str) -> HTMLResponse:
     """One queue; one that ran dry while it was looked at, or is known by what it did, is shown empty."""
+    hours = at.hours()
+    history = kept(at, ("queue", name, hours), lambda: queue_trends(at.db, name, hours))
     rows = await queue_rows(at, name)
     newest = await newest_tasks(at.db, TaskFilter(queue=name), limit=15)
     if not rows and not newest and REGION_HEADER not in at.request.headers:
@@ -119,17 +127,17 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
             f"there is no queue {name}: nothing waits in it, and no worker, pause or limit names it",
             section="queues",
         )
-    rows = rows or await _rows_of(at, [QueueView.empty(name)])
+    rows = rows or await _rows_of(at, [QueueView.empty(name)], _figures(at))
     workers = [one for one in await list_workers(at.db) if one.status == "ACTIVE" and {name, "*"} & set(one.queues)]
-    hours = at.hours()
     return await at.show(
         "queue.html",
         section="queues",
         title=name,
         topics="queues,tasks",
         row=rows[0],
+        limit_fields=limit_fields(rows[0].limits, max_depth=rows[0].view.max_depth, objective=rows[0].objective),
         workers=workers,
         tasks=newest,
         hours=hours,
-        history=await kept(at, ("queue", name, hours), lambda: queue_trends(at.db, name, hours)),
+        history=await history,
     )

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from ...errors import BadSchedule, QueueError
 from ...registered import RegisteredJob, TickView, read_registered_job, read_registered_jobs, read_ticks
 from ..drawing.charts import strip
+from .crons import in_words
 from .trouble import not_found
 from .visiting import Visit, Visiting
 
@@ -77,6 +78,7 @@ async def schedule_rows(at: Visit, found: list[RegisteredJob]) -> list[dict[str,
         {
             "view": one,
             "state": state_of(one),
+            "words": in_words(one.schedule) if one.schedule else "",
             "next": runs_of(one, 3) if one.enabled else [],
             "strip": strip_of(one.name, ticks.get(one.id, [])),
             "last": next(iter(ticks.get(one.id, [])), None),

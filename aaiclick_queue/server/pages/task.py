@@ -13,6 +13,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from ...log_lines import LogLine
+from ...redaction import masked_in
 from ...task_logs import list_log_attempts, read_last_logs
 from ...timelines import Asked, last_line_of_unknown, read_timeline
 from ...views import AttemptView, TaskView, find_task_ids, get_task
@@ -81,6 +82,7 @@ async def task(at: Visiting, task_id: str) -> HTMLResponse:
         why=await explained(at, int(found.id)),
         log=await log_of(at, found, at.number("attempt")),
         command=command_of(found),
+        left_out=masked_in(found.kwargs),
         can_retry=found.status in RETRIED,
     )
 
@@ -138,10 +140,13 @@ async def log_of(at: Visit, task: TaskView, attempt: int | None) -> Log:
 
 
 def command_of(task: TaskView) -> str:
-    """The command that enqueues the same again."""
+    """The command that enqueues the same again, but for the arguments that are not shown."""
     words: list[Any] = ["aaiclick-queue", "task", "enqueue", task.entrypoint, "--queue", task.queue]
-    if task.kwargs:
-        words += ["--kwargs", packed(task.kwargs)]
+    shown = task.kwargs
+    if hidden := masked_in(shown):
+        shown = {name: value for name, value in shown.items() if name not in hidden}
+    if shown:
+        words += ["--kwargs", packed(shown)]
     return shlex.join(str(word) for word in words)
 
 

@@ -51,7 +51,7 @@ async def tasks(at: Visiting) -> HTMLResponse:
         is_first=before == NEWEST,
         tabs=TABS,
         counts=await counts_of(at, asked),
-        where={} if asked["search"] or asked["job_id"] else where_of(asked),
+        where=where_of(asked, wanted),
         can_retry=asked["status"] in ("FAILED", "CANCELLED"),
         can_cancel=asked["status"] in WAITING or not asked["status"],
     )
@@ -71,13 +71,11 @@ def wanted_of(asked: dict[str, str]) -> TaskFilter:
     )
 
 
-def where_of(asked: dict[str, str]) -> dict[str, Any]:
-    """The same filter as acts on many tasks take it."""
-    return {
-        word: value
-        for word, value in asked.items()
-        if value and word in ("status", "queue", "entrypoint", "fingerprint")
-    }
+def where_of(asked: dict[str, str], wanted: TaskFilter) -> dict[str, Any]:
+    """The same filter as acts on many tasks take it; nothing where they cannot mean what the page shows."""
+    if asked["search"] or (asked["job_id"] and wanted.job_id is None):
+        return {}
+    return {word: value for word, value in asked.items() if value}
 
 
 async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool, float | None]]:

@@ -9,16 +9,18 @@ from typing import Any
 from markupsafe import Markup
 
 from ...buckets import RUN_BUCKETS, WAIT_BUCKETS
-from ...figures import QueueSample, QueueTrend, read_queue_trend, read_throughput
+from ...figures import QueueSample, QueueTrend, Throughput, read_queue_trend, read_throughput
 from ...orchestrator import LoopView, Orchestrator, read_orchestrator
 from ...postgres import Database
-from ..drawing.charts import NARROW, Column, Mark, columns, histogram, line_chart
+from ..drawing.charts import NARROW, WIDE, Column, Mark, columns, histogram, line_chart, lines
 from ..drawing.graphs import brief
+from ..drawing.twins import MOMENT, twin
 
 ENDS = ("completed", "failed", "retried", "lost", "cancelled")
 RATE_MINUTES = 5
 HALF, SLIM = 520.0, 300.0
 Draw = Callable[..., Markup]
+Drawn = tuple[Markup, Markup, Markup]  # for a wide screen, for a narrow one, and as a table
 COMPONENTS = {"relay": "Relay", "scheduler": "Scheduler", "reaper": "Rescue"}
 STALE_SECONDS = MINUTE = 60.0
 # When each version was first seen, of the workers that are still known.
@@ -40,13 +42,36 @@ async def throughput(db: Database, hours: int) -> dict[str, Any]:
         "charts": _charts(bars, f"Tasks that ended: {told}", await deploys(db, hours)) if any(total.values()) else None,
         "done_per_minute": sum(one.completed for one in recent) / minutes if recent else None,
         "failed_sum": total["failed"],
+        "latency": _latency(found),
     }
 
 
-def _charts(bars: list[Column], label: str, marks: Sequence[Mark]) -> tuple[Markup, Markup]:
-    """For a wide screen and for a narrow one: drawings shrink with their words."""
+def _latency(found: Sequence[Throughput]) -> Drawn | None:
+    """How long what ended had waited and run on average; None where nothing ended."""
+    waits, runs = [one.average_wait_seconds for one in found], [one.average_run_seconds for one in found]
+    longest = max((value for value in (*waits, *runs) if value is not None), default=None)
+    if longest is None:
+        return None
+    unit, scale = ("s", 1.0) if longest >= 1 else ("ms", 1000.0)
+    starts, label = [one.start for one in found], f"Average wait and run of tasks that ended, at most {brief(longest)}"
+    kinds = {"waited": _scaled(waits, scale), "ran": _scaled(runs, scale)}
+    wide, narrow = (lines(starts, kinds, label=label, unit=unit, width=width) for width in (WIDE, NARROW))
+    heads = (MOMENT, "waited, seconds", "ran, seconds")
+    return wide, narrow, twin(heads, zip(starts, waits, runs, strict=True), label=label)
+
+
+def _scaled(values: Sequence[float | None], scale: float) -> list[float | None]:
+    return [None if value is None else value * scale for value in values]
+
+
+def _charts(bars: list[Column], label: str, marks: Sequence[Mark]) -> Drawn:
+    """For a wide screen and for a narrow one, for drawings shrink with their words; and as a table."""
     wide = columns(bars, ENDS, label=label, marks=marks)
-    return wide, columns(bars, ENDS, label=label, marks=marks, width=NARROW)
+    return wide, columns(bars, ENDS, label=label, marks=marks, width=NARROW), _as_table(bars, ENDS, label)
+
+
+def _as_table(bars: Sequence[Column], kinds: Sequence[str], label: str) -> Markup:
+    return twin((MOMENT, *kinds), ((one.start, *map(one.counts.get, kinds)) for one in bars), label=label)
 
 
 async def deploys(db: Database, hours: int) -> list[Mark]:
@@ -62,39 +87,38 @@ def bins_of(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, f
     return list(zip(words, map(float, counts), strict=True))[some]
 
 
-async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup, Markup]]:
-    """All charts of a queue, each with its word, for a wide screen and for a narrow one; none without figures."""
+async def queue_trends(db: Database, name: str, hours: int) -> list[tuple[str, Markup, Markup, Markup]]:
+    """All charts of a queue, each with its word, for a wide and a narrow screen, as a table; none without figures."""
     trend = await read_queue_trend(db, name, hours=hours)
     found = [*_over_time(name, list(trend.samples)), *_spreads(name, trend)]
-    return [(word, draw(width=HALF), draw(width=SLIM)) for word, draw in found]
+    return [(word, draw(width=HALF), draw(width=SLIM), table) for word, draw, table in found]
 
 
-def _spreads(name: str, trend: QueueTrend) -> Iterator[tuple[str, Draw]]:
+def _spreads(name: str, trend: QueueTrend) -> Iterator[tuple[str, Draw, Markup]]:
     """How long tasks of a queue waited and ran, as many by how long."""
     for word, counts, bounds in (("Waits", trend.waits, WAIT_BUCKETS), ("Runs", trend.runs, RUN_BUCKETS)):
         if any(counts):
             label = f"{word} of {name}: {sum(counts):,} by how long they took"
-            yield word, partial(histogram, bins_of(bounds, counts), label=label, height=120)
+            bins = bins_of(bounds, counts)
+            yield word, partial(histogram, bins, label=label, height=120), twin(("Took", "Tasks"), bins, label=label)
 
 
-def _over_time(name: str, found: list[QueueSample]) -> list[tuple[str, Draw]]:
+def _over_time(name: str, found: list[QueueSample]) -> Iterator[tuple[str, Draw, Markup]]:
     while found and found[-1].ready is None and not found[-1].done:  # the minute that goes on
         found.pop()
     if not found:
-        return []
-    depth = [(one.start, float(one.ready or 0)) for one in found]
-    age = [(one.start, float(one.oldest_seconds or 0)) for one in found]
+        return
+    for word, label, kind, unit, field in (
+        ("In line", f"Tasks in line in {name}", "queued", "", "ready"),
+        ("Age of the oldest", f"Age of the oldest task in {name}", "failed", "s", "oldest_seconds"),
+        ("Running", f"Tasks of {name} that run", "running", "", "running"),
+    ):
+        points = [(one.start, float(getattr(one, field) or 0)) for one in found]
+        table = twin((MOMENT, word), points, label=label)
+        yield word, partial(line_chart, points, label=label, kind=kind, unit=unit), table
     ended = [Column(one.start, {"completed": one.done, "failed": one.failed}) for one in found]
-    runs = [(one.start, float(one.running or 0)) for one in found]
-    return [
-        ("In line", partial(line_chart, depth, label=f"Tasks in line in {name}", kind="queued")),
-        (
-            "Age of the oldest",
-            partial(line_chart, age, label=f"Age of the oldest task in {name}", kind="failed", unit="s"),
-        ),
-        ("Ended", partial(columns, ended, ("completed", "failed"), label=f"Tasks of {name} that ended")),
-        ("Running", partial(line_chart, runs, label=f"Tasks of {name} that run", kind="running")),
-    ]
+    kinds, label = ("completed", "failed"), f"Tasks of {name} that ended"
+    yield "Ended", partial(columns, ended, kinds, label=label), _as_table(ended, kinds, label)
 
 
 def _bound(seconds: float) -> str:

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from ... import __version__
 from ...alarms import Alarm, read_alarms
+from ...flow.watch import INVARIANT
 from ...postgres import Database
 from ...tokens import Role
 from ..desk import AtDesk, Desk
@@ -31,8 +32,9 @@ SECTIONS = (
 )
 ALARMS_SHOWN = 50
 RANGES = ("1", "6", "24", "168")
+# What `what` of each kind of alarm names (flow/detect.py), and so the page that it leads to.
 _PAGES = {
-    "without_workers": "queue", "backpressure": "queue", "zombie": "task", "stuck": "task", "stall": "worker",
+    "without_workers": "queue", "backpressure": "queue", "stuck": "queue", "zombie": "task", "stall": "job",
     "clock_skew": "worker", "lost_worker": "worker",
 }  # fmt: skip
 
@@ -101,9 +103,14 @@ class Visit:
 
 
 def _told(alarm: Alarm) -> Told:
+    return Told(alarm.kind.replace("_", " "), alarm.text or alarm.what, alarm.since, _leads_to(alarm))
+
+
+def _leads_to(alarm: Alarm) -> str | None:
+    if alarm.kind == INVARIANT:
+        return url("outbox", checks=1)
     page = _PAGES.get(alarm.kind)
-    href = url(page, alarm.what) if page and alarm.what else None
-    return Told(alarm.kind.replace("_", " "), alarm.text or alarm.what, alarm.since, href)
+    return url(page, alarm.what) if page and alarm.what else None
 
 
 async def visit(request: Request, desk: AtDesk, who: Reader) -> Visit:

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from ...queue_views import WorkerView, list_workers
+from ...queue_views import WorkerView, get_worker, list_workers
 from ..drawing.charts import state_bar
 from .trouble import not_found
 from .visiting import Visit, Visiting
@@ -68,15 +68,16 @@ async def workers(at: Visiting) -> HTMLResponse:
 @router.get("/workers/{worker_id}")
 async def worker(at: Visiting, worker_id: str) -> HTMLResponse:
     """One worker incarnation."""
-    found = [one for one in await list_workers(at.db, limit=1000) if one.id == worker_id]
-    if not found:
+    is_number = worker_id.isascii() and worker_id.isdigit() and len(worker_id) < 20 and int(worker_id) < 2**63
+    found = await get_worker(at.db, int(worker_id)) if is_number else None
+    if found is None:
         return await not_found(
             at, f"there is no worker {worker_id}: those that ended are forgotten after a while", section="workers"
         )
-    [row] = await _rows(at, found)
+    [row] = await _rows(at, [found])
     runs = await at.db.fetch(RUNS, int(worker_id))
     return await at.show(
-        "worker.html", section="workers", title=f"Worker {found[0].hostname}", topics="workers", row=row, runs=runs
+        "worker.html", section="workers", title=f"Worker {found.hostname}", topics="workers", row=row, runs=runs
     )
 
 

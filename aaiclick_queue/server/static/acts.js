@@ -44,10 +44,6 @@ async function act({ method, path, body, done, undo }) {
 }
 
 function sentence(done, told) {
-  if (told.done !== undefined) {
-    const skipped = told.skipped ? `, ${told.skipped.toLocaleString("en")} cannot be` : "";
-    return `${done}: ${told.done.toLocaleString("en")}${skipped}${told.left ? "; more are left, do it again" : ""}`;
-  }
   if (told.operation_id) return `${done}: operation ${told.operation_id} works on it`;
   return told.changed === false && told.detail ? told.detail : done;
 }
@@ -55,13 +51,19 @@ function sentence(done, told) {
 async function counted(method, path, body) {
   try {
     const told = await call(method, path, { ...body, dry_run: true });
-    if (told.matching) return `${told.matching.toLocaleString("en")}${told.is_more ? "+" : ""}`;
+    const looked = told.looked_at ? ` (among the ${told.looked_at.toLocaleString("en")} that were looked at)` : "";
+    if (told.count) return `${told.count.toLocaleString("en")}${told.is_more ? "+" : ""} ${told.count === 1 ? "task" : "tasks"}${leaving(told)}`;
+    if (told.matching) return `${told.matching.toLocaleString("en")}${told.is_more ? "+" : ""}${looked}`;
     if (told.is_more) return `an unknown number of (none among the first ${(told.looked_at ?? 0).toLocaleString("en")})`;
     toast("Nothing that matches can take this now");
   } catch (failed) {
     toast(failed.message, { bad: true });
   }
   return null;
+}
+
+function leaving({ leaving: n }) {
+  return n ? ` (${n.toLocaleString("en")} that they had added leave the job)` : "";
 }
 
 async function filled(question, fields, body, verb) {
@@ -113,7 +115,7 @@ function asked(question, fields, { verb, danger }) {
   const inputs = fields.map((field) => {
     const label = Object.assign(document.createElement("label"), { textContent: field.label });
     const input = document.createElement("input");
-    for (const [name, value] of Object.entries({ type: "text", ...field })) if (name !== "label") input.setAttribute(name, value);
+    for (const [name, value] of Object.entries({ type: "text", ...field })) if (name !== "label" && name !== "null") input.setAttribute(name, value);
     label.append(input);
     return label;
   });
@@ -130,6 +132,7 @@ function asked(question, fields, { verb, danger }) {
       const given = {};
       for (const [name, text] of new FormData(form)) {
         const field = fields.find((one) => one.name === name);
+        if (field && "value" in field && text === String(field.value)) continue;
         if (text !== "") given[name] = field && field.type === "number" ? Number(text) : text;
         else if (field && "null" in field) given[name] = null;
       }

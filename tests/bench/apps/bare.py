@@ -31,6 +31,7 @@ WRITERS = 4
 STREAM, GROUP = "{aaiq}:wake:default", "aaiq"
 ENTRIES_KEPT = 10_000
 TASKS_AN_ENTRY = 100
+ENTRIES_A_QUEUE = 32
 FREE: list[Any] = [None, None]  # correlation ids, metadata
 # Name, queue, priority, attempts, retry, timeout, flags, keep, hooks.
 SPEC: list[Any] = [None, "default", 0, None, None, None, 0, None, None]
@@ -55,7 +56,7 @@ async def _claim_and_complete() -> None:
         place = ([part] for part in mark)
         rows = await connection.fetch(CLAIM_NEXT_IN_LINE, ["default"], *place, BATCH, worker_id, 3600.0, 35.0)
         if not rows:
-            await server.xreadgroup(GROUP, str(worker_id), {STREAM: ">"}, count=16, block=1000, noack=True)
+            await server.xreadgroup(GROUP, str(worker_id), {STREAM: ">"}, count=8, block=1000, noack=True)
             mark = HEAD
             continue
         await _execute(rows)
@@ -80,25 +81,38 @@ async def _execute(rows: Sequence[Any]) -> None:
 
 
 class Producer:
-    """One statement and one pipeline a call."""
+    """One statement a call; wake-ups go, and outbox rows are deleted, while the next statement is on its way."""
 
     def __init__(self, pool: asyncpg.Pool, server: Any, ids: IdSource) -> None:
         self._pool = pool
         self._server = server
         self._ids = ids
+        self._telling: set[asyncio.Task[None]] = set()
 
     async def one(self, name: str, value: int) -> None:
         await self.many(name, [value])
 
     async def many(self, name: str, values: Sequence[int]) -> None:
         ids, kwargs = self._ids.take(len(values)), [f'{{"value":{value}}}' for value in values]
-        rows = await self._pool.fetch(ENQUEUE_PLAIN, ids, kwargs, *FREE, f"bench.{name}", *SPEC)
+        [row] = await self._pool.fetch(ENQUEUE_PLAIN, ids, kwargs, *FREE, f"bench.{name}", *SPEC)
+        telling = asyncio.create_task(self._tell(row))
+        self._telling.add(telling)
+        telling.add_done_callback(self._telling.discard)
+
+    async def told(self) -> None:
+        await asyncio.gather(*self._telling)
+
+    async def _tell(self, row: Any) -> None:
+        n, ids = row["n"], row["task_ids"]
+        count = min(-(-n // TASKS_AN_ENTRY), ENTRIES_A_QUEUE)
         async with self._server.pipeline(transaction=False) as pipeline:
-            for _ in range(min(-(-len(values) // TASKS_AN_ENTRY), 64)):
-                fields = {"rank": 0, "order_key": ids[0], "n": min(len(values), TASKS_AN_ENTRY)}
+            for i in range(count):
+                place = {"rank": row["rank"], "order_key": row["order_key"], "n": n // count + (i < n % count)}
+                some = ",".join(map(str, ids[i::count]))
+                fields = place | ({"task_ids": some} if some else {})
                 pipeline.xadd(STREAM, fields, maxlen=ENTRIES_KEPT, approximate=True)
             await pipeline.execute()
-        await self._pool.execute(FORGET_OUTBOX_ROWS, [row["outbox_id"] for row in rows])
+        await self._pool.execute(FORGET_OUTBOX_ROWS, [row["outbox_id"]])
 
 
 @asynccontextmanager
@@ -109,7 +123,9 @@ async def producer() -> AsyncIterator[Producer]:
     async with asyncpg.create_pool(_dsn(), **given) as pool:
         row = await pool.fetchrow(NODE)
         assert row is not None
-        yield Producer(pool, server, IdSource(row["node"], row["clock"] - asyncio.get_running_loop().time()))
+        made = Producer(pool, server, IdSource(row["node"], row["clock"] - asyncio.get_running_loop().time()))
+        yield made
+        await made.told()
     await server.aclose()
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from contextlib import asynccontextmanager
 
 from celery import Celery, chain, chord
 
@@ -17,6 +17,7 @@ app = Celery("bench", broker=URL, backend=URL if "BENCH_JOBS" in os.environ else
 app.conf.update(
     task_ignore_result="BENCH_JOBS" not in os.environ,
     worker_prefetch_multiplier=128,
+    broker_pool_limit=driver.WIDTH + 1,  # its guide: as many as threads that use it
     broker_connection_retry_on_startup=True,
 )
 
@@ -65,18 +66,23 @@ TASKS = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": burnt}
 
 
 class Producer:
-    """Everything through one producer, which saves Celery the pool's lock a call."""
+    """Everything through one producer a thread, which saves Celery the pool's lock a call."""
 
-    def __init__(self, producer) -> None:
-        self._producer = producer
+    def __init__(self) -> None:
+        self._here = threading.local()
+
+    def _own(self):
+        if not hasattr(self._here, "producer"):
+            self._here.producer = app.producer_pool.acquire(block=True)
+        return self._here.producer
 
     async def one(self, name, value) -> None:
-        TASKS[name].apply_async((value,), producer=self._producer)
+        TASKS[name].apply_async((value,), producer=self._own())
 
     async def many(self, name, values) -> None:
-        task = TASKS[name]
+        task, producer = TASKS[name], self._own()
         for value in values:
-            task.apply_async((value,), producer=self._producer)
+            task.apply_async((value,), producer=producer)
 
     async def wide(self, count) -> None:
         chain(noop.si(0), chord([part.si(None, n) for n in range(count)], total.s())).apply_async()
@@ -85,11 +91,5 @@ class Producer:
         chain(hop.s(0), *(hop.s() for _ in range(count - 1))).apply_async()
 
 
-@asynccontextmanager
-async def producer():
-    with app.producer_pool.acquire(block=True) as given:
-        yield Producer(given)
-
-
 if __name__ == "__main__":
-    driver.main(producer)
+    driver.main(driver.opened(Producer()))

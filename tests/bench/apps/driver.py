@@ -9,18 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import statistics
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol
 
 from tests.bench.apps import tally
 
 WARM_LATENCIES = 20
-WIDTH = 50  # coroutines that enqueue at once
+WIDTH = 50  # coroutines, or threads, that enqueue at once
 TICK_SECONDS = 0.01
-NOOP, CLOCKED, SLEPT, BURNT = "noop", "clocked", "slept", "burnt"
+LOOK_SECONDS = 0.002  # at the count of arrivals: one stat, under a hundredth of a core
+NOOP, CLOCKED, SLEPT, BURNT, PLAIN = "noop", "clocked", "slept", "burnt", "plain"
 
 
 class Producer(Protocol):
@@ -68,24 +71,29 @@ def opened(producer: Any) -> Open:
 
 
 async def _measure(  # noqa: PLR0911 - one a command
-    open_producer: Open, command: str, size: float, other: float = 0
+    open_producer: Open, command: str, size: float, *others: float
 ) -> dict[str, float]:
     async with open_producer() as producer:
         match command:
-            case "fill" | "sleepers" | "burners":
-                name = {"fill": NOOP, "sleepers": SLEPT, "burners": BURNT}[command]
+            case "fill" | "sleepers" | "burners" | "plain":
+                name = {"fill": NOOP, "sleepers": SLEPT, "burners": BURNT, "plain": PLAIN}[command]
                 await producer.many(name, range(int(size)))
                 return {}
             case "bulk":
-                return await _rate(lambda seconds: _in_bulk(producer, seconds, int(other)), size)
+                return await _rate(lambda seconds: _in_bulk(producer, seconds, int(others[0])), size)
             case "single":
                 return await _rate(lambda seconds: _one_by_one(producer, seconds), size)
             case "concurrent":
                 return await _rate(lambda seconds: _at_once(producer, seconds), size)
+            case "threads":
+                with ThreadPoolExecutor(WIDTH) as pool:
+                    return await _rate(lambda seconds: _in_threads(producer, seconds, pool), size)
             case "latency":
-                return await _spaced(producer, int(size), gap_seconds=other / 1000)
+                return await _spaced(producer, int(size), *(gap_ms / 1000 for gap_ms in others))
+            case "results":
+                return await _round_trips(producer.result, int(size))
             case "sustained":
-                return await _sustained(producer, size, other)
+                return await _sustained(producer, size, others[0])
             case "wide" | "deep":
                 return await _job(getattr(producer, command), command, int(size))
     raise SystemExit(f"{command!r} is no command of the benchmark's drivers")
@@ -118,31 +126,56 @@ async def _at_once(producer: Producer, seconds: float) -> int:
     return sum(await asyncio.gather(*(_one_by_one(producer, seconds) for _ in range(WIDTH))))
 
 
-async def _spaced(producer: Producer, count: int, *, gap_seconds: float) -> dict[str, float]:
+async def _in_threads(producer: Producer, seconds: float, pool: ThreadPoolExecutor) -> int:
+    """As at once, for a client whose calls block: each thread has a loop, and nothing on it ever waits."""
+
+    def one_thread() -> int:
+        return asyncio.run(_one_by_one(producer, seconds))
+
+    loop = asyncio.get_running_loop()
+    return sum(await asyncio.gather(*(loop.run_in_executor(pool, one_thread) for _ in range(WIDTH))))
+
+
+async def _spaced(producer: Producer, count: int, least_seconds: float, most_seconds: float) -> dict[str, float]:
+    """One task after another; a gap begins when the one before has arrived, so no task waits behind another."""
     for _ in range(WARM_LATENCIES):
         await producer.one(CLOCKED, time.time_ns())
     await _arrived(WARM_LATENCIES)
-    for _ in range(count):
+    for number in range(1, count + 1):
         # Not in step with anybody's polling.
-        await asyncio.sleep(gap_seconds * random.uniform(0.5, 1.5))
+        await asyncio.sleep(random.uniform(least_seconds, most_seconds))
         await producer.one(CLOCKED, time.time_ns())
-    await _arrived(WARM_LATENCIES + count)
+        await _arrived(WARM_LATENCIES + number)
     return {"warm": WARM_LATENCIES}
 
 
+async def _round_trips(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> dict[str, float]:
+    """Enqueue and wait for the result, one after another; the median, in milliseconds."""
+    took = []
+    for number in range(WARM_LATENCIES + count):
+        began = time.perf_counter()
+        await call(number)
+        took.append(time.perf_counter() - began)
+    return {"p50": 1000 * statistics.median(took[WARM_LATENCIES:])}
+
+
 async def _sustained(producer: Producer, rate: float, seconds: float) -> dict[str, float]:
-    """Enqueue at that rate, what is due every ten milliseconds by one bulk call; each task knows when it was sent."""
+    """Enqueue at that rate, what is due every ten milliseconds by one bulk call; each task knows when it was due.
+
+    The rate is of those that had arrived by the end, so who sends or runs too slowly shows it in both figures.
+    """
     await producer.many(CLOCKED, [time.time_ns()])
     await _arrived(1)
-    began, sent, late = time.perf_counter(), 0, 0.0
+    began, began_ns, sent = time.perf_counter(), time.time_ns(), 0
     while (at := time.perf_counter() - began) < seconds:
         if due := int(at * rate) - sent:
-            await producer.many(CLOCKED, [time.time_ns()] * due)
+            stamps = [began_ns + int((sent + n) * 1e9 / rate) for n in range(1, due + 1)]
+            await producer.many(CLOCKED, stamps)
             sent += due
-        late = time.perf_counter() - began
-        await asyncio.sleep(max(0.0, TICK_SECONDS - (late - at)))
+        await asyncio.sleep(max(0.0, TICK_SECONDS - (time.perf_counter() - began - at)))
+    arrived, took = tally.late_count(tally.own_folder()) - 1, time.perf_counter() - began
     await _arrived(1 + sent)
-    return {"sent": sent, "rate": sent / max(late, seconds)}
+    return {"sent": sent, "rate": arrived / took}
 
 
 async def _job(enqueue: Callable[[int], Coroutine[Any, Any, None]], command: str, count: int) -> dict[str, float]:
@@ -163,4 +196,4 @@ async def _job(enqueue: Callable[[int], Coroutine[Any, Any, None]], command: str
 async def _arrived(count: int) -> None:
     async with asyncio.timeout(0.9 * tally.step_seconds()):
         while tally.late_count(tally.own_folder()) < count:  # noqa: ASYNC110 - another process writes them
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_SECONDS)

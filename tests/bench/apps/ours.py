@@ -71,8 +71,9 @@ class Producer:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        named = {"noop": noop, "clocked": clocked, "slept": slept, "burnt": _burnt()}
-        self._tasks = {name: given.options(client=client) for name, given in named.items()}
+        named = {"noop": noop, "clocked": clocked, "slept": slept} | _of_other_workers()
+        self._tasks: dict[str, Any] = {name: given.options(client=client) for name, given in named.items()}
+        self._hop = hop.options(client=client)
 
     async def one(self, name: str, value: int) -> None:
         await self._tasks[name].enqueue(value)
@@ -80,6 +81,10 @@ class Producer:
     async def many(self, name: str, values: Sequence[int]) -> None:
         for start in range(0, len(values), ROWS):
             await self._tasks[name].enqueue_many({"value": value} for value in values[start : start + ROWS])
+
+    async def result(self, value: int) -> None:
+        handle = await self._hop.enqueue(value)
+        assert await handle.result(timeout=tally.step_seconds()) == value + 1
 
     async def wide(self, count: int) -> None:
         await wide.enqueue(count, client=self._client)
@@ -94,10 +99,12 @@ async def producer() -> AsyncIterator[Producer]:
         yield Producer(client)
 
 
-def _burnt() -> Any:
-    from tests.bench.apps.ours_cpu import burnt  # a worker that knows it keeps warm children, and others should not
+def _of_other_workers() -> dict[str, Any]:
+    # A worker that knows them keeps warm children, or slots for threads, and the others should not.
+    from tests.bench.apps.ours_cpu import burnt
+    from tests.bench.apps.ours_plain import plain
 
-    return burnt
+    return {"burnt": burnt, "plain": plain}
 
 
 async def setup() -> None:

@@ -1,0 +1,150 @@
+"""Many jobs at once: those that a filter means are cancelled, retried, paused or resumed, a page a transaction.
+
+Before: operate. Jobs are walked by id, and each is held without waiting: what somebody holds is met by another pass.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import QueueError
+from ..schema import Transaction
+from .job_control import cancel_job_in, pause_job_in, resume_job_in
+from .job_graph import hold_job_if_free
+from .job_retry import retry_in_job
+from .wanted import COUNT_LIMIT, LOOK_LIMIT, Count
+
+ACTS = {"cancel_jobs": "cancel", "retry_jobs": "retry", "pause_jobs": "pause", "resume_jobs": "resume"}
+JOBS_A_PAGE = 20  # at least
+JOBS_SECONDS = 0.5  # or as many as this is enough for: what is left is of the next page
+LOOKED_AT = 5000  # jobs of a page, for few of them may be meant
+OPEN_MOST = 200  # operations that may be open: those that end the tasks of jobs come before further jobs
+
+# $1 filter, $2 pattern of the name, $3 act. Whether the job `j` is meant, and can take the act.
+_MEANT = """($1::jsonb->>'status' IS NULL OR j.status = $1::jsonb->>'status')
+  AND ($1::jsonb->>'name' IS NULL OR j.name = $1::jsonb->>'name')
+  AND ($1::jsonb->>'run_type' IS NULL OR j.run_type = $1::jsonb->>'run_type')
+  AND ($2::text IS NULL OR j.name LIKE $2::text)
+  AND CASE $3::text WHEN 'retry' THEN j.status IN ('FAILED', 'CANCELLED')
+                    WHEN 'pause' THEN j.status IN ('PENDING', 'RUNNING') AND j.paused_at IS NULL
+                    WHEN 'resume' THEN j.paused_at IS NOT NULL
+                    ELSE j.status IN ('PENDING', 'RUNNING') END"""
+_JOBS = "SELECT id, name, status, run_type, paused_at, finished_at FROM aaiclick_queue.jobs WHERE pruned_at IS NULL"
+_COUNT = f"""
+SELECT count(*) AS looked, count(*) FILTER (WHERE {_MEANT}) AS n
+FROM ({_JOBS} {{only}} ORDER BY id DESC LIMIT $4) AS j
+"""
+# What ends again after the operation was made ($7) is not retried again by it.
+_PAGE = f"""
+SELECT count(*) AS looked, max(j.id) AS last,
+       array_agg(j.id ORDER BY j.id) FILTER (
+           WHERE {_MEANT} AND ($3::text <> 'retry' OR j.finished_at <= $7::timestamptz)) AS ids
+FROM ({_JOBS} {{only}} AND id > $5::bigint AND id <= $6::bigint ORDER BY id LIMIT $4) AS j
+"""
+# By the index that leaves most of them out.
+_ONLY = {
+    "all": "",
+    "named": "AND name = $1::jsonb->>'name'",
+    "open": "AND status IN ('PENDING', 'RUNNING')",
+    "given": "AND id = ANY(ARRAY(SELECT value::bigint FROM jsonb_array_elements_text($1::jsonb->'ids')))",
+}
+COUNT_JOBS = {which: _COUNT.format(only=only) for which, only in _ONLY.items()}
+JOBS_PAGE = {which: _PAGE.format(only=only) for which, only in _ONLY.items()}
+OPEN_OPERATIONS = """
+SELECT count(*) AS n FROM (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN' LIMIT $1) AS o
+"""
+
+
+class Acted(msgspec.Struct, frozen=True):
+    """What was done to a page: the jobs that took the act, the operations that see to their tasks, where to go on.
+
+    `after` is None at the end of a pass; `is_busy` when somebody held a job; `is_full` when others must be done before.
+    """
+
+    ids: Sequence[int] = ()
+    begun: Sequence[int] = ()
+    after: list[int] | None = None
+    is_busy: bool = False
+    is_full: bool = False
+
+
+async def count_jobs(tx: Transaction, kind: str, where: dict[str, Any], pattern: str | None) -> Count:
+    """How many jobs would take the act, exactly up to 10,000; of the newest 100,000 that may be meant."""
+    act = ACTS[kind]
+    [row] = await tx.fetch(COUNT_JOBS[_which(act, where)], json.dumps(where), pattern, act, LOOK_LIMIT + 1)
+    is_cut = row["looked"] > LOOK_LIMIT
+    return Count(min(row["n"], COUNT_LIMIT), is_cut or row["n"] > COUNT_LIMIT, {}, LOOK_LIMIT if is_cut else None)
+
+
+async def act_on_page(tx: Transaction, operation: Any) -> Acted:
+    """Act on the jobs of the operation's next page, as far as time allows."""
+    act, where = ACTS[operation["kind"]], json.loads(operation["filter"])
+    after = json.loads(operation["after"])[0] if operation["after"] else 0
+    [others] = await tx.fetch(OPEN_OPERATIONS, OPEN_MOST)
+    if others["n"] >= OPEN_MOST:
+        return Acted(after=[after], is_full=True)
+    pattern = json.loads(operation["arguments"]).get("pattern")
+    [page] = await tx.fetch(
+        JOBS_PAGE[_which(act, where)], operation["filter"], pattern, act, LOOKED_AT, after, operation["up_to"],
+        operation["created_at"],
+    )  # fmt: skip
+    acted, began = _Acting(act, operation["made_by"]), time.monotonic()
+    for count, job_id in enumerate(page["ids"] or ()):
+        if count >= JOBS_A_PAGE and time.monotonic() - began > JOBS_SECONDS:
+            return acted.so_far([after])
+        await acted.on(tx, job_id)
+        after = job_id
+    return acted.so_far([page["last"]] if page["looked"] >= LOOKED_AT else None)
+
+
+def _which(act: str, where: dict[str, Any]) -> str:
+    if "ids" in where:
+        return "given"
+    if "name" in where:
+        return "named"
+    return "open" if act in ("cancel", "pause") or where.get("status") in ("PENDING", "RUNNING") else "all"
+
+
+class _Acting:
+    """The acts of one page."""
+
+    def __init__(self, act: str, by: str) -> None:
+        self._act = act
+        self._by = by
+        self._ids: list[int] = []
+        self._begun: list[int] = []
+        self._is_busy = False
+
+    async def on(self, tx: Transaction, job_id: int) -> None:
+        """Act on one job; one that has ended, or otherwise cannot take it any more, is left."""
+        if not await hold_job_if_free(tx, job_id):
+            self._is_busy = True
+            return
+        try:
+            if await self._changed(tx, job_id):
+                self._ids.append(job_id)
+        except QueueError:
+            return
+
+    def so_far(self, after: list[int] | None) -> Acted:
+        """What was done, and where to go on."""
+        return Acted(self._ids, self._begun, after, self._is_busy)
+
+    async def _changed(self, tx: Transaction, job_id: int) -> bool:
+        begun: int | None
+        match self._act:
+            case "retry":
+                return bool(await retry_in_job(tx, job_id, by=self._by))
+            case "resume":
+                return await resume_job_in(tx, job_id, by=self._by)
+            case "pause":
+                begun = await pause_job_in(tx, job_id, by=self._by)
+            case _:
+                begun = await cancel_job_in(tx, job_id, by=self._by)
+        self._begun += [] if begun is None else [begun]
+        return begun is not None

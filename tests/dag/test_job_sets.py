@@ -1,0 +1,118 @@
+"""Acts on many jobs are operations: page by page, whoever works on them, and each job takes the act once."""
+
+from __future__ import annotations
+
+import pytest
+
+from aaiclick_queue.flow import job_sets
+from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.operations import begin, cancel_operation, carry_out, changing_jobs, read_operation, work_to_end
+from aaiclick_queue.postgres import Database
+from tests.dag.hands import FAILS, Hands, job_row, settle, statuses
+from tests.planned import Job
+from tests.tools import count
+
+EVERY = {"status": "PENDING"}
+
+
+@pytest.fixture
+def two_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_sets, "JOBS_A_PAGE", 2)
+    monkeypatch.setattr(job_sets, "JOBS_SECONDS", 0.0)
+
+
+async def jobs_of(db: Database, many: int) -> list[int]:
+    made = []
+    for _ in range(many):
+        job = Job()
+        job.tasks(2)
+        await job.submit(db)
+        made.append(job.id)
+    return made
+
+
+async def begun(db: Database, act: str, where: dict[str, object] | None = None) -> int:
+    change = changing_jobs(act, where or EVERY)
+    return await begin(db, change, await change.count(db), by="me")
+
+
+async def found_statuses(db: Database, jobs: list[int]) -> list[str]:
+    return [(await job_row(db, one))["status"] for one in jobs]
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_an_operation_on_jobs_goes_on_where_a_crash_has_left_it(db: Database) -> None:
+    jobs = await jobs_of(db, 5)
+    operation = await begun(db, "cancel")
+    assert (await read_operation(db, operation)).total == 5
+    for done in (2, 4):
+        worked = await work_once(db, operation)
+        assert worked
+        assert (worked.status, (await read_operation(db, operation)).done) == ("OPEN", done)
+    assert await found_statuses(db, jobs) == ["CANCELLED"] * 4 + ["PENDING"]
+    ended = await work_to_end(db, operation)
+    assert (ended.status, ended.done) == ("DONE", 5)
+    while await work_once(db):  # of the two pages before the crash
+        pass
+    assert {one for job in jobs for one in (await statuses(db, job)).values()} == {"CANCELLED"}
+    assert await count(db, "ready") == 0
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_an_operation_on_jobs_that_was_stopped_leaves_the_rest(db: Database) -> None:
+    jobs = await jobs_of(db, 5)
+    operation = await begun(db, "pause")
+    await work_once(db, operation)
+    assert await cancel_operation(db, operation)
+    assert (await work_to_end(db, operation)).status == "CANCELLED"
+    assert [(await job_row(db, one))["paused_at"] is not None for one in jobs] == [True, True, False, False, False]
+
+
+async def test_a_job_that_somebody_holds_is_met_by_another_pass(db: Database) -> None:
+    jobs = await jobs_of(db, 3)
+    operation = await begun(db, "cancel")
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.jobs WHERE id = $1 FOR SHARE", jobs[1])
+        worked = await work_once(db, operation)
+        assert worked
+        assert (worked.status, worked.taken) == ("OPEN", 2)
+    assert (await work_to_end(db, operation)).done == 3
+    assert await found_statuses(db, jobs) == ["CANCELLED"] * 3
+
+
+async def test_a_job_that_fails_again_is_not_retried_again_by_the_same_operation(db: Database) -> None:
+    job = Job()
+    job.task()
+    await job.submit(db)
+    hands = await Hands.register(db)
+    await hands.take()
+    await hands.end(*hands.held, outcome=FAILS)
+    await settle(db)
+    operation = await begun(db, "retry", {"status": "FAILED"})
+    assert (await work_once(db, operation)).taken == 1  # type: ignore[union-attr]
+    await hands.take()
+    await hands.end(*hands.held, outcome=FAILS)
+    await settle(db)
+    ended = await work_to_end(db, operation)
+    assert (ended.status, ended.done, (await job_row(db, job.id))["status"]) == ("DONE", 1, "FAILED")
+
+
+async def test_jobs_are_paused_and_go_on_and_new_ones_are_left_alone(db: Database) -> None:
+    jobs = await jobs_of(db, 2)
+    assert (await carry_out(db, changing_jobs("pause", EVERY))).done == 2
+    assert await count(db, "ready") == 0
+    jobs += await jobs_of(db, 1)
+    assert (await carry_out(db, changing_jobs("resume", {"ids": [str(one) for one in jobs]}))).done == 2
+    assert [(await job_row(db, one))["paused_at"] for one in jobs] == [None] * 3
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_tasks_of_jobs_come_before_further_jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_sets, "OPEN_MOST", 3)
+    jobs = await jobs_of(db, 4)
+    operation = await begun(db, "cancel")
+    taken = [(await work_once(db, operation)).taken for _ in range(3)]  # type: ignore[union-attr]
+    assert taken == [2, 0, 0]
+    while await work_once(db):
+        pass
+    assert await found_statuses(db, jobs) == ["CANCELLED"] * 4
