@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from aaiclick_queue import Task, connect
 from aaiclick_queue.settings import Settings
 from tests.faults import tasks
-from tests.faults.fleet import Console, Fleet, check_fence, wait_for
+from tests.faults.fleet import LONGEST, Console, Fleet, WorkerProcess, check_fence, wait_for
 
 RECOVERED = """
 SELECT extract(epoch FROM max(t.started_at) - %s)::float8 AS seconds, count(*) AS runs
@@ -29,6 +32,19 @@ PAYMENTS = "CREATE TABLE payments (task_id bigint NOT NULL)"
 async def _enqueue(settings: Settings, count: int, seconds: float) -> list[int]:
     async with connect(settings=settings) as client:
         return await tasks.tick.enqueue_many([{"seconds": seconds}] * count, client=client)
+
+
+async def _let_it_start(
+    more_than: int, worker: WorkerProcess, fleet: Fleet, look: Console, more: Callable[[], Awaitable[list[int]]]
+) -> list[int]:
+    """Until this worker has started so many runs, however many of them others take. Ids of what was enqueued for it."""
+    ids: list[int] = []
+    async with asyncio.timeout(LONGEST):
+        while sum(run.pid == worker.pid for run in fleet.runs()) <= more_than:
+            if look.open_tasks() < 10 * more_than:
+                ids += await more()
+            await asyncio.sleep(0.02)
+    return ids
 
 
 async def test_every_task_of_a_killed_worker_runs_again_and_completes_once(settings: Settings, look: Console) -> None:
@@ -65,15 +81,15 @@ async def test_effects_inside_the_tasks_transaction_happen_once_whoever_is_kille
         for _ in range(2):
             victim = fleet.start("-c", "20")
             async with connect(settings=settings) as client:
-                ids += await tasks.pay.enqueue_many([{"seconds": 0.2}] * 200, client=client)
-            wait_for(lambda pid=victim.pid: sum(run.pid == pid for run in fleet.runs()) > 30)  # type: ignore[misc]
+                payments = partial(tasks.pay.enqueue_many, [{"seconds": 0.2}] * 200, client=client)
+                ids += await _let_it_start(30, victim, fleet, look, payments)
             victim.kill()
             look.wait_for_all(fleet)
 
-        assert look.statuses() == {"COMPLETED": 400}
+        assert look.statuses() == {"COMPLETED": len(ids)}
         assert look.history()["LOST"] > 0, "nobody was killed in the middle"
         assert sorted(row["task_id"] for row in look.rows("SELECT task_id FROM payments")) == sorted(ids)
-        assert fleet.runs_started() > 400
+        assert fleet.runs_started() > len(ids)
         check_fence(fleet, look)
 
 
@@ -117,12 +133,11 @@ async def test_a_worker_told_to_stop_under_load_loses_nothing_and_spends_no_atte
     settings: Settings, look: Console
 ) -> None:
     settings = settings.model_copy(update={"grace_seconds": 0.5})
-    await _enqueue(settings, 50, 3.0)  # longer than the grace time: handed back
-    await _enqueue(settings, 6_000, 0.005)
+    count = len(await _enqueue(settings, 50, 3.0))  # longer than the grace time: handed back
     with Fleet(settings, grace_seconds=0.5) as fleet:
         for stopped in range(4):
             worker = fleet.start()
-            wait_for(lambda pid=worker.pid: sum(run.pid == pid for run in fleet.runs()) > 500)  # type: ignore[misc]
+            count += len(await _let_it_start(500, worker, fleet, look, partial(_enqueue, settings, 2_500, 0.005)))
             assert worker.terminate() == 0, worker.output()
             assert len(look.worker_of(worker.pid, "STOPPED")) == 1
             assert look.value("SELECT count(*) FROM aaiclick_queue.leases") == 0
@@ -131,7 +146,7 @@ async def test_a_worker_told_to_stop_under_load_loses_nothing_and_spends_no_atte
         fleet.start()
         look.wait_for_all(fleet)
 
-        assert look.statuses() == {"COMPLETED": 6_050}
+        assert look.statuses() == {"COMPLETED": count}
         assert look.rows("SELECT DISTINCT attempt FROM aaiclick_queue.tasks") == [{"attempt": 1}]
         assert look.history() == {}
         check_fence(fleet, look)
