@@ -33,6 +33,7 @@ from .postgres import DATA_ERRORS, Database
 from .references import renumbered, replaced
 from .schema import Transaction
 from .settings import Settings
+from .threads import on_the_loop
 from .wiring import holds_nodes, write_value
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ def _in_job(run: Run, services: Services, call: Call) -> Call:
         adds = added_by(run, value, services.settings)
         if adds is None:
             return value.data if isinstance(value, TaskResult) else value
+        await on_the_loop()
         await end_with(run, services, adds)
         return None
 
@@ -107,6 +109,7 @@ def _without_job(run: Run, services: Services, call: Call) -> Call:
         if not value.tasks:
             return value.data
         plan = Plan(added_alone(run, value, services.settings), [])
+        await on_the_loop()
         await end_with(run, services, Adds(encoded_result(run, value.data), plan))
         return None
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 from .errors import StartupFailed
 from .resources import Asking, Declarations, Declared, Resource, declared, require
 from .settings import Settings
+from .threads import on_the_loop
 
 log = logging.getLogger("aaiclick_queue.lifespan")
 
@@ -82,7 +83,10 @@ class Lifespan:
 
         async def filled(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
             ready = self._ready.get(task)
-            return await call(function, kwargs | (await self.arguments(task) if ready is None else ready))
+            if ready is None:
+                await on_the_loop()
+                ready = await self.arguments(task)
+            return await call(function, kwargs | ready)
 
         return filled
 

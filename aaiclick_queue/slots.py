@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from .around import Call, execute_through
 from .children import ALONE_FROM, Children
@@ -21,7 +20,10 @@ from .growing import growing
 from .kinds import Kind, KindName, Mix, room_of
 from .middleware import around_execute, installed
 from .outcome import Outcome
-from .strands import Strands
+from .strands import Strands, rest
+from .threads import Threads, Unfinished, begin, has_loop
+
+T = TypeVar("T")
 
 CLAIM_LIMIT = 500
 UNSTARTED_SECONDS = 1.0
@@ -56,8 +58,8 @@ class Slots:
         self._ended = ended
         self._stopped = stopped
         self._services: Services | None = None
-        self._threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="aaiclick-queue task")
+        self._in_threads: set[Run] = set()  # also those whose lease is gone: a thread cannot be stopped
+        self._threads = Threads(threads, self._threads_freed)
         self._prefetch = prefetch
         self.keeps_apart = True  # whether runs have child processes at all
         self._left: dict[str, tuple[Kind, float]] = {}  # queues whose runs were handed back, until when
@@ -97,11 +99,11 @@ class Slots:
 
     def taken(self, queue: str) -> int:
         """Runs of this queue that are here, also those that were given up while their thread goes on."""
-        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._threads})
+        return sum(run.claimed.queue == queue for run in {*self.held.values(), *self._in_threads})
 
     def in_threads(self) -> list[Run]:
         """Runs whose thread is in user code."""
-        return list(self._threads)
+        return list(self._in_threads)
 
     def start(self, runs: Iterable[Run]) -> int:
         """Run these now, or as soon as a slot of their kind is free; gives how many are or were runs of before."""
@@ -121,6 +123,7 @@ class Slots:
             met[key] = met.get(key, 0) + 1
         if met:
             self._mix.met(met)
+        self._start_threads()
         for kind in self._kinds:
             self._strands.fill(kind)
         return again
@@ -174,7 +177,7 @@ class Slots:
     @staticmethod
     def is_still_running(run: Run) -> bool:
         """Whether its code goes on after it was given up: asked when its outcome is known, True for threads only."""
-        return run.thread is not None and not run.thread.done()
+        return run.in_thread is True
 
     def stop(self, run: Run, reason: Stop) -> None:
         """Tell a run to stop; a thread goes on, but nothing that it still does is recorded."""
@@ -182,11 +185,14 @@ class Slots:
             run.kind.waiting.remove(run)
             self._ended(run, reason.outcome)
             self._tell_stopped(run)
-        elif run.asyncio_task is not None and not run.committing and not run.committed:
+        elif (run.asyncio_task or run.in_thread) and not run.committing and not run.committed:
             told, run.stop = run.stop, reason
             # Once, so that its clean-up is left in peace; and not before its first step, which gives back the slot.
             if run.started and told is None:
-                run.asyncio_task.cancel()
+                if run.asyncio_task is not None:
+                    run.asyncio_task.cancel()
+                elif not run.is_over:
+                    self._over(run, reason.outcome)
 
     def stop_all(self, reason: Stop) -> None:
         """Tell every run to stop."""
@@ -195,7 +201,7 @@ class Slots:
 
     async def close(self) -> None:
         """Take no more thread work, and end the child processes."""
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         await self.children.close()
 
     def arm_timers(self) -> None:
@@ -241,33 +247,39 @@ class Slots:
         assert self._services is not None
         enter(run, self._services)
         run.started = time.monotonic()
+        through = installed or self._services.middleware
+        await self._to_its_end(run, self._outcome_through if through else self._outcome_of)
+
+    async def _to_its_end(self, run: Run, outcome_of: Callable[[Run, Services], Awaitable[Outcome | None]]) -> None:
+        assert self._services is not None
         outcome: Outcome | None = None
         try:
-            if installed or self._services.middleware:
-                outcome = await self._outcome_through(run, self._services)
-            else:
-                outcome = await self._outcome_of(run, self._services)
+            outcome = await outcome_of(run, self._services)
         except BaseException as error:  # ours, or one that no task should raise: a slot and a lease hang on it
             outcome = run.stop.outcome if run.stop else decide(as_exception(error), run)
             if isinstance(error, KeyboardInterrupt):
                 raise
         finally:
-            run.is_over = True
-            run.asyncio_task = run.coroutine = None  # others may be next in it; and both lead back to the run
-            if run.timer is not None:
-                run.timer.cancel()
-            if run.thread is None:  # else its slot is free when the thread is
-                run.kind.taken -= 1
-            self._ended(run, outcome)
-            if run.log is not None:
-                run.log.end()
-            if run.kind is self._process and self._services.recorder is not None:
-                self._services.recorder.adopt(run)
-            if run.stop is not None:
-                self._tell_stopped(run)
-            if not run.claimed.flags & LIMITED:  # what is claimed ahead has had its turn before whoever comes now
-                run.kind.finished()
-            self.freed.set()
+            self._over(run, outcome)
+
+    def _over(self, run: Run, outcome: Outcome | None) -> None:
+        assert self._services is not None
+        run.is_over = True
+        run.asyncio_task = run.coroutine = None  # others may be next in it; and both lead back to the run
+        if run.timer is not None:
+            run.timer.cancel()
+        if run.in_thread is None:  # else its slot is free when the thread is
+            run.kind.taken -= 1
+        self._ended(run, outcome)
+        if run.log is not None:
+            run.log.end()
+        if run.kind is self._process and self._services.recorder is not None:
+            self._services.recorder.adopt(run)
+        if run.stop is not None:
+            self._tell_stopped(run)
+        if not run.claimed.flags & LIMITED:  # what is claimed ahead has had its turn before whoever comes now
+            run.kind.finished()
+        self.freed.set()
 
     async def _outcome_through(self, run: Run, services: Services) -> Outcome | None:
         chain = around_execute(services.middleware, "worker" if run.kind is self._process else "whole")
@@ -280,32 +292,97 @@ class Slots:
             return _given(run.stop.outcome)
         if run.kind is self._process:
             return self.children.run(run)
+        self._arm_early(run)
+        return self._execution(run, services, watched)
+
+    def _arm_early(self, run: Run) -> None:
         if run.timeout < TIMERS_SECONDS or run.definition.heartbeat_timeout is not None:
             self.rearm(run)
+
+    def _execution(
+        self, run: Run, services: Services, watched: Callable[[Call], Call] | None = None
+    ) -> Coroutine[Any, Any, Outcome | None]:
         call: Call = _call if run.definition.is_async else self._call_in_thread
         if services.lifespan is not None and run.definition.signature.injects:
             call = services.lifespan.injecting(run.definition, call)
         call = growing(run, services, call)
         return execute(run, watched(call) if watched else call)
 
-    async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        run, _ = running()
-        call = partial(copy_context().run, _in_thread, run, function, kwargs)
-        run.thread = asyncio.get_running_loop().run_in_executor(self._executor, call)
-        self._threads.add(run)
-        run.thread.add_done_callback(partial(self._thread_done, run))
-        # Shielded: a thread cannot be stopped, and its slot stays taken until it ends.
-        return await asyncio.shield(run.thread)
+    # Threads: without middleware a run begins in one, and needs the event loop only where its end adds tasks.
 
-    def _thread_done(self, run: Run, future: asyncio.Future[Any]) -> None:
+    def _start_threads(self) -> None:
+        kind, services = self._thread, self._services
+        if not kind.waiting or services is None or installed or services.middleware:
+            return
+        while kind.waiting and kind.taken < kind.size:
+            run = kind.waiting.popleft()
+            if self._may_begin(run):
+                kind.taken += 1
+                run.started = time.monotonic()
+                self._arm_early(run)
+                self._call_for(run, partial(self._begin, run, services), partial(self._came_out, run))
+
+    def _call_for(self, run: Run, function: Callable[[], T], ended: Callable[[T], None]) -> None:
+        run.in_thread = True
+        self._in_threads.add(run)
+        self._threads.call(function, ended)
+
+    def _begin(self, run: Run, services: Services) -> Outcome | Unfinished | None:
+        """In the thread: what the run came to, or what of it is left to do."""
+        if run.stop is not None:
+            return run.stop.outcome
+        context = self._strands.new_context()
+        context.run(enter, run, services)
+        run.thread_id, run.started = threading.get_ident(), time.monotonic()
+        try:
+            return begin(context, self._execution(run, services))
+        except BaseException as error:  # one that no task should raise
+            return decide(as_exception(error), run)
+
+    def _came_out(self, run: Run, came_to: Outcome | Unfinished | None) -> None:
+        self._thread_over(run)
+        if not isinstance(came_to, Unfinished):
+            if not run.is_over:  # else it was told to stop meanwhile
+                self._over(run, came_to)
+        elif run.is_over:
+            came_to.coroutine.close()
+        else:
+            run.coroutine = came_to.coroutine
+            ending = self._to_its_end(run, lambda *_: rest(came_to.context, came_to.coroutine, None))
+            run.asyncio_task = asyncio.get_running_loop().create_task(ending)
+
+    async def _call_in_thread(self, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+        if not has_loop():
+            return call_plainly(function, kwargs)
+        run, _ = running()
+        if run.in_thread is not None:  # its thread has needed the loop before the call: its slot is free
+            self._thread.taken += 1
+        future = asyncio.get_running_loop().create_future()
+        call = partial(copy_context().run, _caught, run, function, kwargs)
+        self._call_for(run, call, partial(self._answer, run, future))
+        return await future  # cancelled: the thread goes on, and its slot stays taken until it ends
+
+    def _answer(self, run: Run, future: asyncio.Future[Any], came_to: tuple[Any, BaseException | None]) -> None:
+        self._thread_over(run)
+        value, error = came_to
+        if future.done():
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+    def _thread_over(self, run: Run) -> None:
         self._thread.taken -= 1
-        self._threads.discard(run)
+        self._in_threads.discard(run)
+        run.in_thread, run.thread_id = False, 0
         if run.log is not None:
             run.log.end()
-        if not future.cancelled():
-            future.exception()  # seen, so that a run that was given up is not reported as "never retrieved"
         if run.stop is not None and run.is_over:
             self._tell_stopped(run)
+
+    def _threads_freed(self) -> None:
+        self._start_threads()
         self._strands.fill(self._thread)
         self.freed.set()
 
@@ -324,9 +401,12 @@ class Slots:
         self.stop(run, Stop(outcome, at_once=True))
 
 
-def _in_thread(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+def _caught(run: Run, function: Callable[..., Any], kwargs: dict[str, Any]) -> tuple[Any, BaseException | None]:
     run.thread_id = threading.get_ident()
-    return call_plainly(function, kwargs)
+    try:
+        return call_plainly(function, kwargs), None
+    except BaseException as error:
+        return None, error
 
 
 async def _given(outcome: Outcome | None) -> Outcome | None:

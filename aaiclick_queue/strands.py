@@ -11,10 +11,12 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from typing import Any
+from typing import Any, TypeVar
 
 from .flow.execute import Run
 from .kinds import Kind
+
+T = TypeVar("T")
 
 TURN_SECONDS = 0.01  # then whatever else the event loop has to do comes first
 
@@ -33,11 +35,15 @@ class Strands:
         """Give every run a copy of the caller's context: not of that which frees a slot, another run's perhaps."""
         self._context = copy_context()
 
+    def new_context(self) -> Context:
+        """A context for one run."""
+        return self._context.copy()
+
     def fill(self, kind: Kind) -> None:
         """Have what waits for this kind run, as far as it has slots."""
         if kind.waiting and kind.taken < kind.size and kind not in self._coming:
             self._coming.add(kind)
-            asyncio.get_running_loop().create_task(self._strand(kind), context=self._context.copy())
+            asyncio.get_running_loop().create_task(self._strand(kind), context=self.new_context())
 
     async def _strand(self, kind: Kind) -> None:
         task = asyncio.current_task()
@@ -51,7 +57,7 @@ class Strands:
                 if not self._begin(run):
                     continue
                 kind.taken += 1
-                context = self._context.copy()
+                context = self.new_context()
                 run.asyncio_task = task
                 run.coroutine = coroutine = self._run(run)
                 try:
@@ -65,12 +71,12 @@ class Strands:
             self._coming.discard(kind)
             self.fill(kind)
         if waits is not None:
-            await _rest(*waits)
+            await rest(*waits)
             self.fill(kind)
 
 
 @types.coroutine
-def _rest(context: Context, coroutine: Coroutine[Any, Any, None], awaited: Any) -> Generator[Any, Any, None]:
+def rest(context: Context, coroutine: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
     """The steps of a coroutine after its first, which waits for this, each in its own context."""
     while True:
         step: Callable[[Any], Any]
@@ -80,7 +86,8 @@ def _rest(context: Context, coroutine: Coroutine[Any, Any, None], awaited: Any) 
             step, given = coroutine.throw, error
         try:
             awaited = context.run(step, given)
-        except StopIteration:
-            return
+        except StopIteration as stop:
+            came_to: T = stop.value
+            return came_to
         finally:
             given = None  # an error's traceback leads back here

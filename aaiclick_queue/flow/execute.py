@@ -61,6 +61,7 @@ class Run:
         "context",
         "coroutine",
         "definition",
+        "in_thread",
         "is_over",
         "kind",
         "log",
@@ -72,7 +73,6 @@ class Run:
         "stop",
         "stop_told",
         "taken",
-        "thread",
         "thread_id",
         "timeout",
         "timer",
@@ -94,7 +94,7 @@ class Run:
         self.stop: Stop | None = None
         self.committing = False  # inside the commit of current().transaction(): must not be disturbed
         self.committed = False  # ended by current().transaction(): nothing more is recorded
-        self.thread: asyncio.Future[Any] | None = None  # of the executor; it goes on when the run is told to stop
+        self.in_thread: bool | None = None  # its code cannot be stopped there; None: it never was
         self.stop_told = False  # whether anybody was told that its code has ended after a stop
         self.thread_id = 0
         self.child_pid = 0  # of the process that runs it, where that is not this one

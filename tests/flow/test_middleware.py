@@ -650,7 +650,7 @@ async def test_without_middleware_none_of_it_is_called(
 async def test_ten_thousand_runs_with_broken_middleware_lose_nothing(quick: Settings, client: Client) -> None:
     logging.getLogger("aaiclick_queue.middleware").setLevel(logging.CRITICAL)
     try:
-        async with running_worker(changed(quick, log_level="ERROR"), middleware=[Late(), Twice()]):
+        async with running_worker(changed(quick, log_level="ERROR", lease_seconds=30), middleware=[Late(), Twice()]):
             ids = await echo.enqueue_many([{"value": n} for n in range(10_000)], client=client)
             last = aaiclick_queue.handle(ids[-1], client=client)
             assert await last.result(timeout=60) == 9_999
