@@ -20,6 +20,7 @@ from .apps import tally
 from .charts import lines, number
 from .places import Broken, Servers
 from .scale_sizes import FULL, QUICK, TINY, Found, Point, ScaleSizes
+from .snapshot import snapshot
 from .soak import soak
 from .systems import ours
 
@@ -29,7 +30,7 @@ PARTS = {
     "job": scale_parts.job,
     "queues": scale_parts.queues,
     "workers": scale_parts.crew,
-    "snapshot": scale_parts.snapshot,
+    "snapshot": snapshot,
     "pgbouncer": scale_parts.pgbouncer,
     "roundtrip": scale_parts.roundtrip,
     "soak": soak,

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-
-import psycopg
 
 from tests.servers import find_tool
 
@@ -21,13 +18,9 @@ from .scale_places import (
     held_rate,
     rate_of,
     round_trip_ms,
-    stretch,
-    write,
 )
 from .scale_sizes import Found, Places, Point, ScaleSizes
 from .verdict import at_least, at_most, told
-
-SNAPSHOT_LOTS = 12
 
 Way = Callable[[Place], AbstractContextManager[Place]]
 
@@ -102,44 +95,6 @@ def crew(places: Places, sizes: ScaleSizes) -> Found:
     best = max(rate for _, rate in points)
     kept = at_least(f"drain by {sizes.workers[-1]} processes against the best number", points[-1][1] / best, 0.5)
     return Found("Drain against the number of worker processes, tasks/s", "processes", {"tasks/s": points}, [kept])
-
-
-def snapshot(places: Places, sizes: ScaleSizes) -> Found:
-    """Tasks a second in lots, before and while a snapshot is held open; spread over that time, so that it grows old."""
-    lots: list[tuple[str, float, float]] = []
-    size = sizes.snapshot_tasks // SNAPSHOT_LOTS
-    with places() as place, workers(place, sizes.processes) as running:
-        began, filled = time.perf_counter(), 0
-
-        def lot(phase: str) -> None:
-            nonlocal filled
-            write(place, size, first=filled)
-            lots.append((phase, time.perf_counter() - began, stretch(place, running, size, before=filled)))
-            filled += size
-
-        for _ in range(SNAPSHOT_LOTS // 2):  # the first warms up; from workers that had nothing to do, as those behind
-            time.sleep(min(5.0, sizes.snapshot_seconds / SNAPSHOT_LOTS))
-            lot("before")
-        with psycopg.connect(place.environ["BENCH_POSTGRES_URL"]) as holder:
-            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            holder.execute("SELECT count(*) FROM aaiclick_queue.ready")
-            held = time.perf_counter()
-            for number in range(1, SNAPSHOT_LOTS + 1):
-                due = held + number * sizes.snapshot_seconds / SNAPSHOT_LOTS
-                time.sleep(max(0.0, due - time.perf_counter()))
-                lot("held")
-    before = [rate for phase, _, rate in lots[1:] if phase == "before"]
-    during = [rate for phase, _, rate in lots if phase == "held"]
-    last = during[len(during) // 2 :]
-    ratio = statistics.median(last) / statistics.median(before)
-    name = (
-        f"drain with a snapshot held for {sizes.snapshot_seconds:.0f} s, {size * SNAPSHOT_LOTS:,} tasks, against before"
-    )
-    curve = [(at, rate) for _, at, rate in lots]
-    title = "Drain in lots while a snapshot is held, tasks/s"
-    return Found(
-        title, f"seconds; held from lot {SNAPSHOT_LOTS // 2 + 1} on", {"tasks/s": curve}, [at_least(name, ratio, 0.9)]
-    )
 
 
 def pgbouncer(places: Places, sizes: ScaleSizes) -> Found:

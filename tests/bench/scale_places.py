@@ -37,7 +37,12 @@ INSERT INTO aaiclick_queue.tasks (id, kwargs, entrypoint, queue, status, started
 SELECT %(start)s + n, '{"value": 1}', 'bench.noop', 'default', 'COMPLETED', now(), now(), 1, 1, 1
 FROM generate_series(1, %(count)s) AS n
 """
+# As the enqueue of many leaves one: relays wake as many workers as so many tasks deserve.
+TELL = """
+INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_ids) VALUES ('default', 0, %s, %s, ARRAY[%s])
+"""
 SLICE = 500_000  # rows of one statement
+NOTHING = tally.Seen()
 READY_WAIT_SECONDS = 0.02
 ECHOES = 200
 
@@ -61,6 +66,12 @@ def write(place: Place, count: int, *, queues: int = 1, statement: str = FILL_RE
         )
 
 
+def tell(place: Place, count: int, *, first: int) -> None:
+    """Have workers woken for tasks that were written."""
+    assert place.database is not None
+    place.database.execute(TELL, (first + 1, count, first + 1))
+
+
 def rate_of(place: Place, count: int, processes: int, *, flags: tuple[str, ...] = ()) -> float:
     """Tasks a second over `count` runs of what waits, after a warm-up of a twentieth."""
     system = place.system
@@ -70,13 +81,13 @@ def rate_of(place: Place, count: int, processes: int, *, flags: tuple[str, ...] 
 
 
 def stretch(
-    place: Place, running: list[subprocess.Popen[bytes]], count: int, processes: int = 1, before: int = 0
+    place: Place, running: list[subprocess.Popen[bytes]], count: int, processes: int = 1, before: tally.Seen = NOTHING
 ) -> float:
-    """Tasks a second of the `count` runs after the first `before`, of workers that run or are about to."""
+    """Tasks a second of the `count` runs since `before`, once every process works: after a twentieth at the least."""
     began, warm, give_up = time.perf_counter(), 0, time.perf_counter() + tally.step_seconds()
     while True:
-        seen = tally.seen(place.folder)
-        runs, at = seen.runs - before, time.perf_counter()
+        seen = tally.seen(place.folder).since(before)
+        runs, at = seen.runs, time.perf_counter()
         if runs >= count:
             return (runs - warm) / (at - began)
         if not warm and runs >= count / 20 and (seen.processes >= processes or runs >= count / 3):

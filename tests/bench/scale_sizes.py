@@ -22,8 +22,9 @@ class ScaleSizes(NamedTuple):
     workers: tuple[int, ...] = (1, 2, 4, 8)
     tasks: int = 40_000  # of one point
     pairs: int = 2  # how often A and B are taken in turn
-    snapshot_seconds: float = 30
+    snapshot_seconds: float = 60
     snapshot_tasks: int = 500_000  # drained meanwhile
+    snapshot_lot: int = 40_000  # at a time
     soak_seconds: float = 60
     soak_rate: float = 1_000
     processes: int = 2
@@ -57,10 +58,11 @@ FULL = ScaleSizes(
     tasks=200_000,
     pairs=3,
     snapshot_seconds=600,
+    snapshot_tasks=1_000_000,
     soak_seconds=1200,
     soak_rate=2_000,
 )
-TINY = ScaleSizes((200, 400), 500, (10, 20), (1, 3), (1, 2), 200, 1, 1.0, 2_400, 3.0, 50, 1)
+TINY = ScaleSizes((200, 400), 500, (10, 20), (1, 3), (1, 2), 200, 1, 1.0, 600, 200, 3.0, 50, 1)
 
 
 class Found(NamedTuple):

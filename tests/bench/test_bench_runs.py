@@ -88,16 +88,26 @@ def test_a_tiny_run_measures_postgres_alone_and_the_bare_loop(databases: Databas
 
 @slow
 def test_a_tiny_run_of_scale_gives_curves_and_marks(databases: Databases, tmp_path: Path) -> None:
-    said = run("tests.bench.scale", "--parts", "backlog,soak", out=tmp_path, databases=databases)
+    said = run("tests.bench.scale", "--parts", "backlog,snapshot,soak", out=tmp_path, databases=databases)
     [folder] = tmp_path.iterdir()
     result = json.loads((folder / "scale.json").read_text())
     assert result["trouble"] == {}
     assert [x for x, _ in result["parts"]["backlog"]["curves"]["µs"]] == [200, 400]
+    assert {name: len(lots) for name, lots in result["parts"]["snapshot"]["curves"].items()} == {
+        "held": 3,
+        "without": 3,
+    }
     marks = result["parts"]["soak"]["marks"]
-    assert [mark["word"] for mark in marks] == ["too short to judge"] * 4 + ["", "", "told"]
+    assert [mark["word"] for mark in marks] == ["too short to judge"] * 4 + ["", "told", "", "told"]
     assert {"runs", "wal", "stream", "rows"} < set(result["parts"]["soak"]["samples"][0])
     assert said.startswith("sizes: not the full ones: a backlog of 400 of 10,000,000, ")
-    assert {path.name for path in folder.iterdir()} == {"scale.json", "scale.md", "backlog.svg", "soak.svg"}
+    assert {path.name for path in folder.iterdir()} == {
+        "scale.json",
+        "scale.md",
+        "backlog.svg",
+        "snapshot.svg",
+        "soak.svg",
+    }
 
 
 def test_runs_are_counted_over_processes_that_fork(tmp_path: Path) -> None:
@@ -109,7 +119,11 @@ def test_runs_are_counted_over_processes_that_fork(tmp_path: Path) -> None:
         subprocess.run(
             [sys.executable, "-c", count], cwd=PROJECT, env=os.environ | {tally.FOLDER: str(tmp_path)}, check=True
         )
-    assert tally.seen(tmp_path) == tally.Seen(runs=10, processes=4)
+    seen = tally.seen(tmp_path)
+    assert (seen.runs, seen.processes, sorted(seen.by_process.values())) == (10, 4, [2, 2, 3, 3])
+    one = max(seen.by_process)
+    before = tally.Seen(seen.by_process | {one: seen.by_process[one] - 1})
+    assert seen.since(before) == tally.Seen({one: 1})
 
 
 class Slow:

@@ -24,10 +24,24 @@ BURN_STEPS = 50_000  # of a task that computes: about 3 ms, and the interpreter 
 
 
 class Seen(NamedTuple):
-    """What the workers had run at one moment."""
+    """What the workers had run at one moment: the runs of each process that has had some."""
 
-    runs: int
-    processes: int
+    by_process: dict[int, int] = {}  # noqa: RUF012 - never changed
+
+    @property
+    def runs(self) -> int:
+        """Of all of them."""
+        return sum(self.by_process.values())
+
+    @property
+    def processes(self) -> int:
+        """How many have had some."""
+        return len(self.by_process)
+
+    def since(self, before: Seen) -> Seen:
+        """What came after that moment."""
+        more = {pid: runs - before.by_process.get(pid, 0) for pid, runs in self.by_process.items()}
+        return Seen({pid: runs for pid, runs in more.items() if runs})
 
 
 def prepare(folder: Path) -> None:
@@ -62,10 +76,14 @@ def burn() -> None:
 
 
 def seen(folder: Path) -> Seen:
-    """Runs so far, and the number of processes that have had some."""
+    """What has run so far."""
     text = (folder / "tally").read_bytes()
-    cells = [_CELL.unpack_from(text, at) for at in range(_CELL.size, _CELL.size * (1 + _CELL.unpack_from(text)[1]), 16)]
-    return Seen(sum(runs for _, runs in cells), len({pid for pid, runs in cells if runs}))
+    by_process: dict[int, int] = {}
+    for at in range(_CELL.size, _CELL.size * (1 + _CELL.unpack_from(text)[1]), _CELL.size):
+        pid, runs = _CELL.unpack_from(text, at)
+        if runs:
+            by_process[pid] = by_process.get(pid, 0) + runs
+    return Seen(by_process)
 
 
 def lates(folder: Path) -> list[int]:
