@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Literal
 
@@ -18,6 +18,56 @@ QUEUES_KNOWN = 100
 RECENCY = 0.3  # how much the last claim counts beside all before it
 
 
+class Waiting:
+    """The runs that wait for a slot, in order, and how many of each queue.
+
+    Counted as they come and go: of a thousand that were claimed ahead, a look at each for every few that end took a
+    fifth of the time of `def` tasks that do nothing.
+    """
+
+    def __init__(self) -> None:
+        self._runs: deque[Run] = deque()
+        self._of_queue: dict[str, int] = {}
+
+    @property
+    def queues(self) -> AbstractSet[str]:
+        """Those that they are of."""
+        return self._of_queue.keys()
+
+    def append(self, run: Run) -> None:
+        """One more, behind the others."""
+        self._runs.append(run)
+        queue = run.claimed.queue
+        self._of_queue[queue] = self._of_queue.get(queue, 0) + 1
+
+    def popleft(self) -> Run:
+        """The first, which does not wait any more."""
+        return self._gone(self._runs.popleft())
+
+    def remove(self, run: Run) -> None:
+        """This one does not wait any more."""
+        self._runs.remove(run)
+        self._gone(run)
+
+    def _gone(self, run: Run) -> Run:
+        queue = run.claimed.queue
+        left = self._of_queue[queue] - 1
+        if left:
+            self._of_queue[queue] = left
+        else:
+            del self._of_queue[queue]
+        return run
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs)
+
+    def __getitem__(self, index: int) -> Run:
+        return self._runs[index]
+
+
 class Kind:
     """The slots of one kind, the runs that wait for one, and how often the kind is met."""
 
@@ -26,7 +76,7 @@ class Kind:
         self.size = size
         self.share = share
         self.taken = 0
-        self.waiting: deque[Run] = deque()
+        self.waiting = Waiting()
         self._recent: deque[tuple[float, int]] = deque()
         self._recently = 0
 
@@ -105,7 +155,7 @@ def room_of(kinds: Sequence[Kind], mix: Mix, *, most: int, prefetch: bool) -> in
     if not any(opened.values()):
         return 0
     crowded = [kind for kind, free in opened.items() if not free and len(kind.waiting) >= kind.may_wait]
-    resting = {run.claimed.queue for kind in crowded for run in kind.waiting}
+    resting = {queue for kind in crowded for queue in kind.waiting.queues}
     if not all(mix.some_without(kind, resting=resting) for kind in crowded):
         return 0
     room = float(sum(opened.values()) if crowded else most)

@@ -90,7 +90,7 @@ class Slots:
     def crowded(self) -> frozenset[str]:
         """Queues of the runs that wait for a kind which is full: more of them would find no room either."""
         full = (kind for kind in self._kinds if kind.is_crowded(prefetch=self._prefetch))
-        crowded = frozenset(run.claimed.queue for kind in full for run in kind.waiting)
+        crowded = frozenset(queue for kind in full for queue in kind.waiting.queues)
         return crowded | self._left_to_others() if self._left else crowded
 
     def has_room_for_others(self) -> bool:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from aaiclick_queue.kinds import A_FEW, QUEUES_KNOWN, Kind, KindName, Mix, room_of
+from aaiclick_queue.kinds import A_FEW, QUEUES_KNOWN, Kind, KindName, Mix, Waiting, room_of
 from aaiclick_queue.slots import Slots
 
 MOST = 500
@@ -147,3 +147,16 @@ def test_a_queue_whose_runs_were_handed_back_is_left_to_others_while_its_kind_is
     assert slots.crowded() == ({"slow"} if alone else set())  # others in that queue may be of another kind
     process.taken = 0
     assert slots.crowded() == set()
+
+
+def test_what_waits_knows_its_queues() -> None:
+    waiting = Waiting()
+    runs = [SimpleNamespace(claimed=SimpleNamespace(queue=queue)) for queue in ("a", "b", "a")]
+    for run in runs:
+        waiting.append(run)  # type: ignore[arg-type]
+    assert (set(waiting.queues), len(waiting), waiting[0]) == ({"a", "b"}, 3, runs[0])
+    waiting.remove(runs[1])  # type: ignore[arg-type]
+    assert (set(waiting.queues), list(waiting)) == ({"a"}, [runs[0], runs[2]])
+    assert [waiting.popleft(), waiting.popleft()] == [runs[0], runs[2]]
+    assert not waiting
+    assert not waiting.queues

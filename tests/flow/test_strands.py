@@ -18,6 +18,8 @@ from tests.tools import until
 
 Code = Callable[[], Awaitable[object]]
 
+CLAIMED = SimpleNamespace(queue="default")
+
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
 
@@ -45,8 +47,11 @@ class Stage:
                 self.over.set()
 
     def put(self, *codes: Code) -> list[Any]:
-        runs = [SimpleNamespace(code=code, asyncio_task=None, coroutine=None, error=None) for code in codes]
-        self.kind.waiting.extend(cast("list[Run]", runs))
+        runs = [
+            SimpleNamespace(code=code, claimed=CLAIMED, asyncio_task=None, coroutine=None, error=None) for code in codes
+        ]
+        for run in runs:
+            self.kind.waiting.append(cast("Run", run))
         self._left += len(runs)
         self.strands.fill(self.kind)
         return runs
@@ -152,7 +157,7 @@ async def test_a_run_that_breaks_its_task_leaves_the_others_to_a_new_one() -> No
     told: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
     stage.strands._run = broken
-    stage.kind.waiting.append(cast("Run", SimpleNamespace()))
+    stage.kind.waiting.append(cast("Run", SimpleNamespace(claimed=CLAIMED)))
     await stage.play(run)
     assert ran == ["ran"]
     gc.collect()
@@ -165,7 +170,7 @@ async def test_a_run_that_may_not_begin_takes_no_slot() -> None:
     async def begin() -> None:
         begun.append("begun")
 
-    refused = SimpleNamespace(code=begin)
+    refused = SimpleNamespace(code=begin, claimed=CLAIMED)
     stage.refused.append(refused)
     stage.kind.waiting.append(cast("Run", refused))
     await stage.play(begin)
