@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -151,11 +152,11 @@ def test_a_queue_whose_runs_were_handed_back_is_left_to_others_while_its_kind_is
 
 def test_what_waits_knows_its_queues() -> None:
     waiting = Waiting()
-    runs = [SimpleNamespace(claimed=SimpleNamespace(queue=queue)) for queue in ("a", "b", "a")]
+    runs: list[Any] = [SimpleNamespace(claimed=SimpleNamespace(queue=queue)) for queue in ("a", "b", "a")]
     for run in runs:
-        waiting.append(run)  # type: ignore[arg-type]
+        waiting.append(run)
     assert (set(waiting.queues), len(waiting), waiting[0]) == ({"a", "b"}, 3, runs[0])
-    waiting.remove(runs[1])  # type: ignore[arg-type]
+    waiting.remove(runs[1])
     assert (set(waiting.queues), list(waiting)) == ({"a"}, [runs[0], runs[2]])
     assert [waiting.popleft(), waiting.popleft()] == [runs[0], runs[2]]
     assert not waiting
