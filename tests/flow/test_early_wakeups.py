@@ -123,18 +123,24 @@ async def test_what_is_expected_is_looked_for_until_it_is_there_or_the_time_is_o
     first, second = (one.task_id for one in claimed)
     expected, began = Expected(), time.monotonic()
     monkeypatch.setattr(claimer_module, "EXPECTED_SECONDS", 100.0)
-    expected.add([first, second])
+    expected.add("default", [first, second])
     expected.looked(began, [one for one in claimed if one.task_id == first])
     assert expected
     expected.looked(began + 1, [])
     assert expected
     expected.looked(began + 1, [one for one in claimed if one.task_id == second])
     assert not expected
-    expected.add([first])
+    expected.add("default", [first])
     expected.looked(began + 200, [])  # one that began after the time is the last
     assert not expected
-    expected.add([first])
+    expected.add("default", [first])
     expected.none_any_more()
+    assert not expected
+    expected.add("default", [first])
+    expected.add("other", [second])
+    expected.keep(lambda queue: queue == "default")
+    assert expected
+    expected.looked(began, [one for one in claimed if one.task_id == first])
     assert not expected
 
 
