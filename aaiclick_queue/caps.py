@@ -46,6 +46,10 @@ class Lines:
         """Whether it is one of those."""
         return queue in self._limits
 
+    def leaves_room(self, queue: str) -> bool:
+        """Whether fewer of this queue run than its cap, if it has one."""
+        return queue not in self._limits or self._running(queue) < self._limits[queue]
+
     def serve(self, queues: Sequence[str]) -> None:
         """Serve these queues from now on, and those with a cap."""
         self._lines[UNCAPPED].serve([name for name in queues if name not in self._limits])

@@ -84,27 +84,33 @@ class Expected:
     """Tasks of which a wake-up came while they were being committed: they are looked for until they are there."""
 
     def __init__(self) -> None:
-        self._ids: set[int] = set()
+        self._queues: dict[int, str] = {}  # by task
         self._until = 0.0
 
-    def add(self, ids: Iterable[int]) -> None:
-        """These are on their way."""
-        self._ids.update(ids)
+    def add(self, queue: str, ids: Iterable[int]) -> None:
+        """These are on their way to the queue."""
+        self._queues.update(dict.fromkeys(ids, queue))
         self._until = time.monotonic() + EXPECTED_SECONDS
 
     def looked(self, began: float, claimed: Sequence[Claimed]) -> None:
         """A look that began then has given these; one that began after the time is the last."""
-        if self._ids:
-            self._ids.difference_update(one.task_id for one in claimed)
-            if began >= self._until:
-                self._ids.clear()
+        for one in claimed if self._queues else ():
+            self._queues.pop(one.task_id, None)
+        if began >= self._until:
+            self._queues.clear()
+
+    def keep(self, can_claim: Callable[[str], bool]) -> None:
+        """Of queues that cannot be claimed from now nothing is looked for."""
+        if self._queues:
+            kept = {queue for queue in set(self._queues.values()) if can_claim(queue)}
+            self._queues = {task_id: queue for task_id, queue in self._queues.items() if queue in kept}
 
     def none_any_more(self) -> None:
         """Nothing can be claimed now, so nothing is looked for."""
-        self._ids.clear()
+        self._queues.clear()
 
     def __bool__(self) -> bool:
-        return bool(self._ids)
+        return bool(self._queues)
 
 
 class Claimer:
@@ -148,9 +154,10 @@ class Claimer:
         """The same on its own thread, without the turn of the event loop that the way from another one takes."""
         self._kicked.set()
 
-    def expect(self, ids: Iterable[int]) -> None:
-        """These tasks are being committed by somebody at this moment."""
-        self._expected.add(ids)
+    def expect(self, queue: str, ids: Iterable[int]) -> None:
+        """These tasks are being committed by somebody at this moment: they are looked for if they could run here."""
+        if self._can_claim(queue):
+            self._expected.add(queue, ids)
 
     def ended(self, queue: str) -> None:
         """A run of this queue is over: where its cap was reached, the next may start."""
@@ -182,8 +189,10 @@ class Claimer:
                         await self._worker.look_at_schema()
                     await asyncio.sleep(min(1.0, 0.05 * 2 ** min(failures, 10)) * random.uniform(0.5, 1.5))
                     continue
+                self._expected.keep(self._can_claim)
                 if self._expected:
                     self._kicked.set()
+                    await asyncio.sleep(0)  # a look that needs no statement gives way to nobody
                     continue
                 if kicked and not found:
                     self._worker.found_nothing()
@@ -237,6 +246,12 @@ class Claimer:
         queues = await queues_in_line(self._db)
         self._queue_scans.done(time.monotonic() - began, rows=len(queues), short=True)
         self._line.serve(queues)
+
+    def _can_claim(self, queue: str) -> bool:
+        """Whether a look of this moment may give a task of the queue."""
+        if isinstance(self._line, Lines) and not self._line.leaves_room(queue):
+            return False
+        return queue not in self._slots.crowded() and queue not in self._at_rest(time.monotonic())
 
     def _at_rest(self, now: float) -> frozenset[str]:
         if self._resting:

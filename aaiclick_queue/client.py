@@ -42,6 +42,7 @@ from .writing import Writer
 
 TRUSTED_SECONDS = 0.004  # how long after an early wake-up a commit is found by those whom it woke (claimer.py)
 QUIET_SECONDS = 0.003
+LAST_SECONDS = 0.5  # for wake-ups that are on their way when a client closes
 
 
 class Client:
@@ -58,8 +59,9 @@ class Client:
         self._opening: asyncio.Lock | None = None
         self._background: set[asyncio.Task[None]] = set()
         self._untold: list[Told] = []  # committed, and nobody elsewhere is woken yet
-        self._publishing = False
+        self._publishing: asyncio.Task[None] | None = None
         self._published: list[Told] = []  # rows of the outbox that nobody needs any more
+        self._forgetting: asyncio.Task[None] | None = None
         self._announced_at = 0.0  # monotonic
         self._writer = Writer(settings, self.database, self._wake, self._announce)
 
@@ -96,8 +98,7 @@ class Client:
         """Close the connections; what was written stays written."""
         await self.waiting.close()
         await self._writer.finished()
-        if self._background:
-            await asyncio.wait(self._background, timeout=0.5)  # wake-ups on their way
+        await self._settle()
         if self._streams is not None:
             await self._streams.close()
         if self._channel is not None:
@@ -105,7 +106,14 @@ class Client:
         if self._db is not None:
             await self._db.close()
         self._db = self._streams = self._channel = self._loop = None
-        self._untold, self._published, self._publishing = [], [], False
+        self._untold, self._published, self._publishing, self._forgetting = [], [], None, None
+
+    async def _settle(self) -> None:
+        """Until wake-ups on their way are sent and their rows are forgotten, or the time for that is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                while self._background:
+                    await asyncio.wait(self._background)
 
     def write(
         self,
@@ -200,9 +208,8 @@ class Client:
         # What is committed while Redis takes the wake-ups before it goes together after them: a round trip for each
         # took half of the speed of fifty who enqueue at once.
         self._untold += told
-        if not self._publishing:
-            self._publishing = True
-            self._in_background(self._publish(), "aaiclick-queue wake-up")
+        if _is_over(self._publishing):
+            self._publishing = self._in_background(self._publish(), "aaiclick-queue wake-up")
 
     def _in_background(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -211,27 +218,26 @@ class Client:
         return task
 
     async def _publish(self) -> None:
-        try:
-            while self._untold and self._db is not None and self._streams is not None:
-                told, self._untold = self._untold, []
-                with suppress(StreamsDown):  # the relay takes what is left
-                    await publish_own(self._streams, told)
-                    self._forget_soon(told)
-        finally:
-            self._publishing = False
+        while self._untold and self._db is not None and self._streams is not None:
+            told, self._untold = self._untold, []
+            with suppress(StreamsDown):  # the relay takes what is left
+                await publish_own(self._streams, told)
+                self._forget_soon(told)
 
     def _forget_soon(self, told: Sequence[Told]) -> None:
-        if not self._published:
-            self._in_background(self._forget_published(), "aaiclick-queue outbox")
         self._published += told
+        if _is_over(self._forgetting):
+            self._forgetting = self._in_background(self._forget_published(), "aaiclick-queue outbox")
 
     async def _forget_published(self) -> None:
-        # A little later, with whatever else is published by then: at once it took the claim's time on a small machine.
-        await asyncio.sleep(FORGET_SECONDS)
-        told, self._published = self._published, []
-        with suppress(PostgresUnavailable):
-            if self._db is not None:
-                await forget(self._db, told)
+        while self._published:
+            # A little later, with whatever else is published by then: at once it took the claim's time on a small
+            # machine.
+            await asyncio.sleep(FORGET_SECONDS)
+            told, self._published = self._published, []
+            with suppress(PostgresUnavailable):
+                if self._db is not None:
+                    await forget(self._db, told)
 
     def _nudges(self) -> Channel | None:
         """Where nudges come from and go to, if there is a Redis."""
@@ -264,6 +270,11 @@ class Announced:
 def _seen(sending: asyncio.Task[None]) -> None:
     if not sending.cancelled():
         sending.exception()  # the wake-up after the commit goes the same way, and is what counts
+
+
+def _is_over(work: asyncio.Task[None] | None) -> bool:
+    """Whether it has come to its end, also one that was cancelled before its first step."""
+    return work is None or work.done()
 
 
 def _is_running(loop: asyncio.AbstractEventLoop | None) -> bool:

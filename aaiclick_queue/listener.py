@@ -35,9 +35,9 @@ class Listener:
         consumer: Callable[[], str],
         room: Callable[[], int],
         kick: Callable[[], None],
-        expect: Callable[[Iterable[int]], None],
+        expect: Callable[[str, Iterable[int]], None],
     ) -> None:
-        """`expect` is told of tasks that are being committed: one look may come too soon for them."""
+        """`expect` is told of tasks that are being committed, by queue: one look may come too soon for them."""
         self._streams = streams
         self._line = line
         self._consumer = consumer
@@ -87,7 +87,7 @@ class Listener:
         if self._line.passed(hint.queue, hint.rank, hint.order_key):
             self._line.head.want()
         if hint.early:
-            self._expect(hint.task_ids)
+            self._expect(hint.queue, hint.task_ids)
 
     async def leave(self) -> None:
         """Take this worker's consumer out of the groups."""

@@ -34,6 +34,7 @@ DROP_SECONDS = 2.5  # what is dropped is five seconds old
 DUE_SECONDS = 0.5
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
+SWEEP_REST_SECONDS = 300.0
 ALERT_SECONDS = 5.0
 PRUNE_SECONDS = 10.0  # from the start, and between two looks of who does not prune
 HELD_SECONDS = 0.1  # the longest wait for a slot that was freed where nobody could tell us
@@ -99,7 +100,7 @@ class Background:
             self.operate,
             self.resolve,
             self.reap,
-            Loop("sweep", self._sweep_pass, is_look=True),
+            Loop("sweep", self._sweep_pass, longest_rest=SWEEP_REST_SECONDS),
             Loop("prune", self._prune_pass),
             *Watch(db, self._holder, examine).loops,
             Loop("books", self._books_pass),

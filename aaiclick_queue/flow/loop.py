@@ -29,6 +29,7 @@ RETURNING holder
 LET_LOOPS_GO = "DELETE FROM aaiclick_queue.loops WHERE holder = $1"
 OTHERS_SECONDS = 1.0
 REST = 50  # times as long as a look took pass before the next: an old snapshot makes it walk over millions of dead rows
+LEAST_REST = 2  # however long that is: never more than half of the time
 LONGEST_PAUSE = 5.0
 ERROR_LIMIT = 500
 
@@ -102,6 +103,20 @@ class Counts:
         return shown
 
 
+class Rest:
+    """How long a look that nobody waits for rests: the longer, the longer it takes, up to a bound."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._sample = 0.0
+
+    def after(self, seconds: float) -> float:
+        """Seconds to rest after a look that took so long."""
+        # The cheaper of two: a stall of 10 s is no long look, and would blind whoever relies on it for minutes.
+        cost, self._sample = min(seconds, self._sample), seconds
+        return max(min(REST * cost, self._longest), LEAST_REST * cost)
+
+
 class Loop:
     """Repeats `once`, which returns the seconds until it wants to run again."""
 
@@ -112,17 +127,17 @@ class Loop:
         *,
         fast: Callable[[], bool] = lambda: True,
         exact: bool = False,
-        is_look: bool = False,
+        longest_rest: float | None = None,
     ) -> None:
         """`fast` tells whether this process polls often; `exact`: `once` names a moment, from its end.
 
-        `is_look`: nobody waits for it, so it is made the less often the longer it takes.
+        `longest_rest`: nobody waits for it, so it is made the less often the longer it takes, down to this.
         """
         self.name = name
         self._once = once
         self._fast = fast
         self._exact = exact
-        self._is_look = is_look
+        self._rest = None if longest_rest is None else Rest(longest_rest)
         self._kick = asyncio.Event()
         self._failures = 0
         self._told: type[BaseException] | None = None
@@ -149,7 +164,7 @@ class Loop:
                 self._failures, self._told = 0, None
                 self.counts.cycled(began)
                 pause = pause if self._fast() else max(pause, OTHERS_SECONDS)
-                pause = max(pause, REST * self.counts.seconds) if self._is_look else pause
+                pause = pause if self._rest is None else max(pause, self._rest.after(self.counts.seconds))
             if not self._exact or self._failures:
                 pause = max(0.0, pause * random.uniform(0.9, 1.1) - (time.monotonic() - began if pause else 0.0))
             with contextlib.suppress(TimeoutError):

@@ -21,7 +21,7 @@ from ..schema import Transaction
 from .cancel import take_waiting
 from .ending import has_ended
 from .kick import tell_ended
-from .loop import REST
+from .loop import Rest
 from .mark import Mark
 from .noting import note
 from .outbox import append_from
@@ -241,6 +241,8 @@ ENSURE_PARTITIONS = "SELECT aaiclick_queue.ensure_partitions(14)"
 EXPIRED = Error("Expired", "its expiry passed before it started")
 BATCH = 500
 SINGLY = 100  # a statement each
+OVERDUE_REST_SECONDS = 60.0  # by which a run past its deadline may be taken later
+DEPTHS_REST_SECONDS = 10.0  # by which a queue may be found full later
 ZOMBIES_TOLD = 20  # runs past their deadline that one pass tells of, one by one
 
 
@@ -276,7 +278,9 @@ class Reaper:
         self._server: str | None = None
         self._blind_until = 0.0
         self._overdue_at = 0.0
+        self._overdue_rest = Rest(OVERDUE_REST_SECONDS)
         self._depths_at = 0.0
+        self._depths_rest = Rest(DEPTHS_REST_SECONDS)
         self._swept = ("", "")
         self._gates = GateSweep()
         self.looks_at_all: Callable[[], bool] = lambda: True
@@ -310,7 +314,8 @@ class Reaper:
         began = time.monotonic()
         if began >= self._depths_at:
             await self._db.fetch(REFRESH_DEPTHS)
-            self._depths_at = time.monotonic() + max(1.0, REST * (time.monotonic() - began))
+            now = time.monotonic()
+            self._depths_at = now + max(1.0, self._depths_rest.after(now - began))
 
     async def _take_lost(self, limit: int) -> int:
         rows = await self._take((TAKE_LOST_RUNS, TAKE_LOST_RUN, LOST_IDS), limit, self._settings.lost_limit)
@@ -347,14 +352,13 @@ class Reaper:
             return 0
         statements, began = (TAKE_OVERDUE_RUNS, TAKE_OVERDUE_RUN, OVERDUE_IDS), time.monotonic()
         rows = await self._take(statements, limit, self._settings.max_attempts)
+        rest = max(self._settings.lease_seconds / 6, self._overdue_rest.after(time.monotonic() - began))
         self._taken(rows, "overrun")
         for row in rows[:ZOMBIES_TOLD]:
             data = {"what": str(row["task_id"]), "kind": "zombie", "entrypoint": row["entrypoint"]}
             data |= {"queue": row["queue"], "worker_id": str(row["worker_id"]), "seconds": round(row["ran"])}
             await note(self._db, "ORCHESTRATOR_ZOMBIE", by="reaper", data=data)
-        now = time.monotonic()
-        rest = max(self._settings.lease_seconds / 6, REST * (now - began))
-        self._overdue_at = now + (0 if len(rows) >= limit else rest)
+        self._overdue_at = time.monotonic() + (0 if len(rows) >= limit else rest)
         return len(rows)
 
     async def due_once(self, limit: int = 1000) -> tuple[int, float | None]:

@@ -7,13 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from ..postgres import Database
 from .detect import Detector, Found, keep_alarms
-from .lines import count_long_lines, look_at_queues
+from .lines import FRESH_SECONDS, count_long_lines, look_at_queues
 from .loop import Holder, Loop
 from .sample import sample_once
 
 WATCH_SECONDS = 15.0
 DEPTHS_SECONDS = 5.0
 DOCTOR_SECONDS = 300.0
+WATCH_REST_SECONDS = 300.0
+DEPTHS_REST_SECONDS = FRESH_SECONDS - 30  # for jitter and a count of 20 s: until it is there, the last one is shown
+DOCTOR_REST_SECONDS = 3600.0
 FIRST_LOOK_SECONDS = 60.0  # a short life has no doctor: his look at 120,000 tasks takes 0.7 s, when they wait to be run
 INVARIANT, BROKEN = "invariant", "INVARIANT_BROKEN"
 OTHERS_SECONDS = 2.0  # until somebody else may have become the holder
@@ -33,10 +36,10 @@ class Watch:
         self._db = db
         self._holder = holder
         self._detector = Detector(db.settings)
-        self._watch = Loop("watch", self._watch_pass, is_look=True)
-        self._depths = Loop("depths", self._depths_pass, is_look=True)
+        self._watch = Loop("watch", self._watch_pass, longest_rest=WATCH_REST_SECONDS)
+        self._depths = Loop("depths", self._depths_pass, longest_rest=DEPTHS_REST_SECONDS)
         self._examine = examine
-        self._doctor = Loop("doctor", self._doctor_pass, is_look=True)
+        self._doctor = Loop("doctor", self._doctor_pass, longest_rest=DOCTOR_REST_SECONDS)
         self.loops = (self._watch, self._depths, self._doctor)
 
     async def _watch_pass(self) -> float:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from aaiclick_queue import Settings, task
+from aaiclick_queue import Settings, claimer, task
 from aaiclick_queue.caps import Lines
 from aaiclick_queue.flow.cancel import cancel
-from aaiclick_queue.flow.claim import Wanted
+from aaiclick_queue.flow.claim import Claimed, Wanted
 from aaiclick_queue.flow.enqueue import NewTask
 from aaiclick_queue.postgres import Database
 from tests.tools import changed, place_of, put, register_worker, row, running_worker, until
@@ -126,6 +126,35 @@ async def test_hints_of_a_capped_queue_are_heard(redis_settings: Settings, db: D
         await until(lambda: scene.done.total() == 85)  # a look a second would take longer than anybody waits here
     assert scene.most["reports"] <= 2
     assert set(worker._line.queues) == {"reports", "default"}
+
+
+async def test_nothing_is_expected_of_a_queue_at_its_cap(
+    quick: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer, "EXPECTED_SECONDS", 3.0)
+    in_vain: list[Wanted] = []
+    claim = Lines.claim
+
+    async def seen(lines: Lines, tx: Any, want: Wanted) -> list[Claimed]:
+        if worker._claimer._expected and not lines.leaves_room("reports"):
+            in_vain.append(want)
+        return await claim(lines, tx, want)
+
+    async with running_worker(quick, queues={"reports": 1}, limits={"reports": 2}) as worker:
+        monkeypatch.setattr(Lines, "claim", seen)
+        worker._claimer.expect("reports", [1])
+        assert worker._claimer._expected
+        await fill(db, wait, {"reports": 2})
+        await until(lambda: scene.running["reports"] == 2)
+        # Full since: no line would be asked, and nobody else would have a turn of the event loop.
+        await until(lambda: not worker._claimer._expected)
+        worker._claimer.expect("reports", [1])
+        assert not worker._claimer._expected
+        scene.go_on.set()
+        await until(lambda: not worker.slots.held)
+        worker._claimer.expect("reports", [1])
+        assert worker._claimer._expected
+    assert in_vain == []
 
 
 async def test_a_thread_that_cannot_be_stopped_still_counts(quick: Settings, db: Database) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -662,11 +663,7 @@ async def test_an_enqueue_is_told_to_workers_over_redis(redis_settings: Settings
             one = await greet.enqueue("ada", client=client)
             heard = await until(lambda: streams.listen(["default"], consumer="test", seconds=0.5))
             assert {hint.task_ids for hint in heard.hints} == {(one.id,)}
-
-            async def forgotten() -> bool:
-                return await count(db, "outbox") == 0
-
-            await until(forgotten)
+            await until(lambda: _nothing_to_tell(db))
     finally:
         await streams.close()
 
@@ -714,17 +711,64 @@ async def test_rows_of_the_outbox_that_were_published_are_forgotten_together_and
     settings: Settings, redis_url: str, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forgotten: list[int] = []
+    may_go = asyncio.Event()
 
     async def seen(tx: Database, told: Sequence[Told]) -> None:
-        forgotten.append(len(told))
+        forgotten.append(sum(one.n for one in told))
+        await may_go.wait()
         await forget(tx, told)
 
     monkeypatch.setattr(client_module, "forget", seen)
-    monkeypatch.setattr(client_module, "FORGET_SECONDS", 0.2)
     async with connect(settings=changed(settings, redis_url=redis_url)) as client:
+        await greet.enqueue("ada", client=client)
+        await until(lambda: forgotten == [1])
         await asyncio.gather(*(greet.enqueue("ada", client=client) for _ in range(3)))
         await greet.enqueue("ada", client=client)
-        assert forgotten == []
-        await until(lambda: bool(forgotten))
-    assert len(forgotten) < 4
-    assert await db.fetchval("SELECT count(*) FROM aaiclick_queue.outbox") == 0
+        await until(lambda: sum(one.n for one in client._published) == 4)
+        assert forgotten == [1]
+        may_go.set()
+        await until(lambda: forgotten == [1, 4])
+        await until(lambda: _nothing_to_tell(db))
+
+
+async def test_a_client_that_closes_forgets_what_it_published_last(
+    settings: Settings, redis_url: str, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "QUIET_SECONDS", math.inf)  # so it is told after its commit
+    monkeypatch.setattr(client_module, "FORGET_SECONDS", 0.1)
+    monkeypatch.setattr(client_module, "LAST_SECONDS", 60.0)
+    async with connect(settings=changed(settings, redis_url=redis_url)) as client:
+        await greet.enqueue("ada", client=client)
+    assert await count(db, "outbox") == 0
+
+
+@pytest.mark.parametrize("name", ["aaiclick-queue wake-up", "aaiclick-queue outbox"])
+@pytest.mark.parametrize("begins", [False, True])
+async def test_wake_ups_go_on_after_one_was_cancelled(
+    settings: Settings, redis_url: str, monkeypatch: pytest.MonkeyPatch, name: str, begins: bool
+) -> None:
+    seen: list[asyncio.Task[None]] = []
+    in_background = Client._in_background
+
+    def start(client: Client, work: Coroutine[Any, Any, None], given: str) -> asyncio.Task[None]:
+        task = in_background(client, work, given)
+        if given == name:
+            seen.append(task)
+        if seen == [task]:
+            asyncio.get_running_loop().call_soon(task.cancel) if begins else task.cancel()
+        return task
+
+    monkeypatch.setattr(Client, "_in_background", start)
+    monkeypatch.setattr(client_module, "QUIET_SECONDS", math.inf)
+    async with connect(settings=changed(settings, redis_url=redis_url)) as client:
+        await greet.enqueue("ada", client=client)
+        await until(lambda: bool(seen) and seen[0].done())
+        assert seen[0].cancelled()
+        await greet.enqueue("ada", client=client)
+        await until(lambda: len(seen) == 2 and seen[1].done())
+        assert not seen[1].cancelled()
+        await until(lambda: not client._untold and not client._published)
+
+
+async def _nothing_to_tell(db: Database) -> bool:
+    return await count(db, "outbox") == 0

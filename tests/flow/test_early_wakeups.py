@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -44,6 +45,23 @@ async def enqueued(client: Client, n: int) -> int:
     return int((await note.enqueue(n, client=client)).id)
 
 
+def let_wake_ups_go_first(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the first commit of the client begin when the wake-up beside it has arrived."""
+    assert client._streams is not None
+    arrived, publish, commit = asyncio.Event(), client._streams.publish, client._writer._commit
+
+    async def published(hints: Sequence[Hint]) -> None:
+        await publish(hints)
+        arrived.set()
+
+    async def committed(*args: Any, **options: Any) -> Any:
+        await arrived.wait()
+        return await commit(*args, **options)
+
+    monkeypatch.setattr(client._streams, "publish", published)
+    monkeypatch.setattr(client._writer, "_commit", committed)
+
+
 async def test_a_task_that_is_committed_after_its_wake_up_is_found_without_another(
     with_redis: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,8 +83,7 @@ async def test_a_commit_in_time_is_told_once_and_its_outbox_row_is_forgotten(
 ) -> None:
     monkeypatch.setattr(client_module, "TRUSTED_SECONDS", 60.0)
     async with connect(settings=with_redis) as client:
-        assert client._streams is not None
-        await client._streams.ping()  # to connect takes longer than a commit
+        let_wake_ups_go_first(client, monkeypatch)
         task_id = await enqueued(client, 1)
         await until(lambda: _is_empty(db))
     [only] = await sent(with_redis, task_id)
@@ -78,6 +95,7 @@ async def test_a_commit_that_takes_longer_than_workers_look_is_told_again(
 ) -> None:
     monkeypatch.setattr(client_module, "TRUSTED_SECONDS", 0.0)
     async with connect(settings=with_redis) as client:
+        let_wake_ups_go_first(client, monkeypatch)
         task_id = await enqueued(client, 1)
         await until(lambda: _is_empty(db))
     early, late = await sent(with_redis, task_id)
@@ -123,18 +141,24 @@ async def test_what_is_expected_is_looked_for_until_it_is_there_or_the_time_is_o
     first, second = (one.task_id for one in claimed)
     expected, began = Expected(), time.monotonic()
     monkeypatch.setattr(claimer_module, "EXPECTED_SECONDS", 100.0)
-    expected.add([first, second])
+    expected.add("default", [first, second])
     expected.looked(began, [one for one in claimed if one.task_id == first])
     assert expected
     expected.looked(began + 1, [])
     assert expected
     expected.looked(began + 1, [one for one in claimed if one.task_id == second])
     assert not expected
-    expected.add([first])
+    expected.add("default", [first])
     expected.looked(began + 200, [])  # one that began after the time is the last
     assert not expected
-    expected.add([first])
+    expected.add("default", [first])
     expected.none_any_more()
+    assert not expected
+    expected.add("default", [first])
+    expected.add("other", [second])
+    expected.keep(lambda queue: queue == "default")
+    assert expected
+    expected.looked(began, [one for one in claimed if one.task_id == first])
     assert not expected
 
 

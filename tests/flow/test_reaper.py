@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from aaiclick_queue import Settings
+from aaiclick_queue.flow import reaper as reaper_module
 from aaiclick_queue.flow.cancel import cancel
 from aaiclick_queue.flow.heartbeat import Counters, beat
 from aaiclick_queue.flow.reaper import Reaped, Reaper
@@ -268,6 +270,72 @@ async def test_a_run_within_its_deadline_is_left_alone(db: Database) -> None:
     await age(db, "leases", "deadline_at", 1)  # past the timeout, within the grace time
     assert not (await Reaper(db).reap_once()).anything
     assert await place_of(db, run.task_id) == ["leases"]
+
+
+class Slow:
+    """A database whose answers take as long as they are told to, and the clock that goes on with them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.now = 1000.0
+        self.takes = 0.0
+        self.answer: list[dict[str, Any]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def fetch(self, *_: Any) -> list[dict[str, Any]]:
+        self.now += self.takes
+        return self.answer
+
+    async def note(self, *_: Any, **__: Any) -> None:
+        self.now += 1000.0
+
+
+@pytest.fixture
+def slow(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Slow:
+    slow = Slow(settings)
+    monkeypatch.setattr(reaper_module, "time", slow)
+    monkeypatch.setattr(reaper_module, "note", slow.note)
+    return slow
+
+
+async def test_a_stall_does_not_keep_the_reaper_from_overdue_runs(slow: Slow) -> None:
+    reaper: Any = Reaper(cast("Database", slow))
+    usual = slow.settings.lease_seconds / 6
+    for takes, rest in ((10.0, usual), (0.001, usual), (10.0, usual), (10.0, 60.0)):
+        slow.takes = takes
+        await reaper._take_overdue(10)
+        assert reaper._overdue_at - slow.now == pytest.approx(rest)
+        slow.now = reaper._overdue_at
+
+
+async def test_to_tell_of_overdue_runs_is_no_reason_to_look_for_them_less_often(slow: Slow) -> None:
+    reaper: Any = Reaper(cast("Database", slow))
+    slow.answer = [
+        {
+            "task_id": 1,
+            "worker_id": 2,
+            "kind": "FAILED",
+            "queue": "default",
+            "entrypoint": "a",
+            "waited": 0.0,
+            "ran": 9.0,
+        }
+    ]
+    for _ in range(2):
+        await reaper._take_overdue(10)
+        assert reaper._overdue_at - slow.now == pytest.approx(slow.settings.lease_seconds / 6)
+        slow.now = reaper._overdue_at
+
+
+async def test_a_stall_does_not_make_depths_old(slow: Slow) -> None:
+    reaper: Any = Reaper(cast("Database", slow))
+    for takes, rest in ((4.0, 1.0), (0.1, 5.0), (4.0, 5.0), (4.0, 10.0)):
+        slow.takes = takes
+        await reaper._refresh_depths()
+        assert reaper._depths_at - slow.now == pytest.approx(rest)
+        slow.now = reaper._depths_at
 
 
 # Due tasks.
