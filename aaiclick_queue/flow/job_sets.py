@@ -20,10 +20,11 @@ from .job_retry import retry_in_job
 from .wanted import COUNT_LIMIT, LOOK_LIMIT, Count
 
 ACTS = {"cancel_jobs": "cancel", "retry_jobs": "retry", "pause_jobs": "pause", "resume_jobs": "resume"}
+BEGIN = ("cancel", "pause")  # an operation for the tasks of each job
 JOBS_A_PAGE = 20  # at least
 JOBS_SECONDS = 0.5  # or as many as this is enough for: what is left is of the next page
 LOOKED_AT = 5000  # jobs of a page, for few of them may be meant
-OPEN_MOST = 200  # operations that may be open: those that end the tasks of jobs come before further jobs
+OPEN_MOST = 200  # operations for the tasks of jobs that may be open: they come before further jobs
 
 # $1 filter, $2 pattern of the name, $3 act. Whether the job `j` is meant, and can take the act.
 _MEANT = """($1::jsonb->>'status' IS NULL OR j.status = $1::jsonb->>'status')
@@ -55,8 +56,12 @@ _ONLY = {
 }
 COUNT_JOBS = {which: _COUNT.format(only=only) for which, only in _ONLY.items()}
 JOBS_PAGE = {which: _PAGE.format(only=only) for which, only in _ONLY.items()}
+# Not the operations on jobs themselves: 200 of them would wait for each other. Nor one that has made a pass: it has
+# changed what it could see, and waits for a transaction that may stay open for hours.
 OPEN_OPERATIONS = """
-SELECT count(*) AS n FROM (SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN' LIMIT $1) AS o
+SELECT count(*) AS n FROM (
+    SELECT FROM aaiclick_queue.operations WHERE status = 'OPEN' AND kind IN ('cancel_job', 'limit')
+    AND filter->'job' IS NOT NULL AND NOT (place = '' AND updated_at > created_at) LIMIT $1) AS o
 """
 
 
@@ -85,8 +90,7 @@ async def act_on_page(tx: Transaction, operation: Any) -> Acted:
     """Act on the jobs of the operation's next page, as far as time allows."""
     act, where = ACTS[operation["kind"]], json.loads(operation["filter"])
     after = json.loads(operation["after"])[0] if operation["after"] else 0
-    [others] = await tx.fetch(OPEN_OPERATIONS, OPEN_MOST)
-    if others["n"] >= OPEN_MOST:
+    if act in BEGIN and await _is_full(tx):
         return Acted(after=[after], is_full=True)
     pattern = json.loads(operation["arguments"]).get("pattern")
     [page] = await tx.fetch(
@@ -100,6 +104,11 @@ async def act_on_page(tx: Transaction, operation: Any) -> Acted:
         await acted.on(tx, job_id)
         after = job_id
     return acted.so_far([page["last"]] if page["looked"] >= LOOKED_AT else None)
+
+
+async def _is_full(tx: Transaction) -> bool:
+    [begun] = await tx.fetch(OPEN_OPERATIONS, OPEN_MOST)
+    return bool(begun["n"] >= OPEN_MOST)
 
 
 def _which(act: str, where: dict[str, Any]) -> str:

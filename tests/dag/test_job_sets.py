@@ -108,7 +108,7 @@ async def test_jobs_are_paused_and_go_on_and_new_ones_are_left_alone(db: Databas
 
 @pytest.mark.usefixtures("two_a_page")
 async def test_tasks_of_jobs_come_before_further_jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_sets, "OPEN_MOST", 3)
+    monkeypatch.setattr(job_sets, "OPEN_MOST", 2)
     jobs = await jobs_of(db, 4)
     operation = await begun(db, "cancel")
     taken = [(await work_once(db, operation)).taken for _ in range(3)]  # type: ignore[union-attr]
@@ -116,3 +116,40 @@ async def test_tasks_of_jobs_come_before_further_jobs(db: Database, monkeypatch:
     while await work_once(db):
         pass
     assert await found_statuses(db, jobs) == ["CANCELLED"] * 4
+
+
+async def test_operations_on_jobs_do_not_wait_for_each_other(db: Database) -> None:
+    jobs = await jobs_of(db, 2)
+    operations = [await begun(db, "cancel", {"ids": [str(one) for one in jobs]}) for _ in range(job_sets.OPEN_MOST)]
+    assert (await work_to_end(db, operations[0])).done == 2
+    assert (await work_to_end(db, operations[-1])).status == "DONE"
+    assert await found_statuses(db, jobs) == ["CANCELLED"] * 2
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_what_waits_for_an_old_transaction_stops_no_further_jobs(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_sets, "OPEN_MOST", 2)
+    jobs = await jobs_of(db, 5)
+    async with db.transaction() as old:
+        await old.fetch("SELECT pg_current_xact_id()")
+        operation = await begun(db, "pause")
+        while (await read_operation(db, operation)).status == "OPEN":
+            worked = await work_once(db, operation)
+            for one in worked.begun if worked else ():
+                while not (await work_once(db, one)).pause:  # type: ignore[union-attr]
+                    pass
+            assert worked
+            assert worked.taken or worked.status == "DONE"
+        assert [(await job_row(db, one))["paused_at"] is not None for one in jobs] == [True] * 5
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_jobs_are_resumed_though_many_operations_are_open(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = await jobs_of(db, 3)
+    assert (await work_to_end(db, await begun(db, "pause"))).done == 3
+    monkeypatch.setattr(job_sets, "OPEN_MOST", 0)
+    assert (await work_once(db, await begun(db, "pause"))).pause  # type: ignore[union-attr]
+    assert (await work_to_end(db, await begun(db, "resume"))).done == 3
+    assert [(await job_row(db, one))["paused_at"] for one in jobs] == [None] * 3
