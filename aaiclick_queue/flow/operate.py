@@ -196,12 +196,12 @@ async def _work_jobs(tx: Transaction, operation: Any, _: int) -> tuple[Worked, S
     """A page of jobs, and those of them that it ended."""
     acted = await act_on_page(tx, operation)
     place = "" if acted.after is None else "jobs"
-    await tx.fetch(KEEP_OPERATION, operation["id"], place, json.dumps(acted.after), acted.is_busy, len(acted.ids))
+    await tx.fetch(KEEP_OPERATION, operation["id"], place, json.dumps(acted.after), False, len(acted.ids))
     status = "OPEN"
     if not place:
         [end] = await tx.fetch(END_PASS, operation["id"])
         status = end["status"]
-    pause = AGAIN_SECONDS if status == "OPEN" and (not place or acted.is_full) else 0.0
+    pause = AGAIN_SECONDS if acted.waits else 0.0
     ended = acted.ids if operation["kind"] == "cancel_jobs" else ()
     return Worked(operation["id"], status, len(acted.ids), bool(acted.ids), pause, acted.begun), ended
 

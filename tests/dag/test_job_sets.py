@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from aaiclick_queue.flow import job_sets
+from aaiclick_queue.flow.job_retry import retry_in_job
 from aaiclick_queue.flow.operate import work_once
 from aaiclick_queue.operations import begin, cancel_operation, carry_out, changing_jobs, read_operation, work_to_end
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.schema import Transaction
 from tests.dag.hands import FAILS, Hands, job_row, settle, statuses
 from tests.planned import Job
 from tests.tools import count
@@ -78,6 +80,57 @@ async def test_a_job_that_somebody_holds_is_met_by_another_pass(db: Database) ->
         assert (worked.status, worked.taken) == ("OPEN", 2)
     assert (await work_to_end(db, operation)).done == 3
     assert await found_statuses(db, jobs) == ["CANCELLED"] * 3
+
+
+async def test_what_a_person_does_to_a_job_that_took_the_act_stays(db: Database) -> None:
+    jobs = await jobs_of(db, 3)
+    operation = await begun(db, "cancel", {"ids": [str(one) for one in jobs]})
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.jobs WHERE id = $1 FOR SHARE", jobs[1])
+        for one in (await work_once(db, operation)).begun:  # type: ignore[union-attr]
+            await work_to_end(db, one)
+        async with db.transaction() as by_hand:
+            assert len(await retry_in_job(by_hand, jobs[0], by="a person")) == 2
+        again = await work_once(db, operation)
+        assert again
+        assert (again.status, again.taken, again.pause > 0) == ("OPEN", 0, True)
+    assert (await work_to_end(db, operation)).done == 3
+    assert (await found_statuses(db, jobs))[1:] == ["CANCELLED"] * 2
+    assert (await job_row(db, jobs[0]))["finished_at"] is None
+
+
+@pytest.mark.usefixtures("two_a_page")
+async def test_as_many_jobs_as_are_kept_by_id_come_before_further_ones(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_sets, "BUSY_MOST", 2)
+    jobs = await jobs_of(db, 5)
+    operation = await begun(db, "cancel")
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.jobs WHERE id = ANY($1) FOR SHARE", jobs[:3])
+        for _ in range(3):
+            assert (await work_once(db, operation)).taken == 0  # type: ignore[union-attr]
+    assert (await work_to_end(db, operation)).done == 5
+    assert await found_statuses(db, jobs) == ["CANCELLED"] * 5
+
+
+async def test_a_job_that_is_started_meanwhile_is_no_pending_one_any_more(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = await jobs_of(db, 2)
+    hands = await Hands.register(db)
+    cancel = job_sets.cancel_job_in
+
+    async def slowly(tx: Transaction, job_id: int, *, by: str) -> int:
+        begun = await cancel(tx, job_id, by=by)
+        await hands.take()
+        await settle(db)
+        return begun
+
+    monkeypatch.setattr(job_sets, "cancel_job_in", slowly)
+    operation = await begun(db, "cancel")
+    assert (await work_once(db, operation)).status == "DONE"  # type: ignore[union-attr]
+    assert await found_statuses(db, jobs) == ["CANCELLED", "RUNNING"]
 
 
 async def test_a_job_that_fails_again_is_not_retried_again_by_the_same_operation(db: Database) -> None:
