@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+
 import pytest
 
+from aaiclick_queue import operations
 from aaiclick_queue.flow import job_sets
+from aaiclick_queue.flow.job_control import cancel_job_in
 from aaiclick_queue.flow.job_retry import retry_in_job
-from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.operate import Worked, work_once
 from aaiclick_queue.operations import begin, cancel_operation, carry_out, changing_jobs, read_operation, work_to_end
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.schema import Transaction
 from tests.dag.hands import FAILS, Hands, job_row, settle, statuses
 from tests.planned import Job
-from tests.tools import count
+from tests.tools import count, until
 
 EVERY = {"status": "PENDING"}
 
@@ -119,10 +124,9 @@ async def test_a_job_that_is_started_meanwhile_is_no_pending_one_any_more(
 ) -> None:
     jobs = await jobs_of(db, 2)
     hands = await Hands.register(db)
-    cancel = job_sets.cancel_job_in
 
     async def slowly(tx: Transaction, job_id: int, *, by: str) -> int:
-        begun = await cancel(tx, job_id, by=by)
+        begun = await cancel_job_in(tx, job_id, by=by)
         await hands.take()
         await settle(db)
         return begun
@@ -206,3 +210,35 @@ async def test_jobs_are_resumed_though_many_operations_are_open(db: Database, mo
     assert (await work_once(db, await begun(db, "pause"))).pause  # type: ignore[union-attr]
     assert (await work_to_end(db, await begun(db, "resume"))).done == 3
     assert [(await job_row(db, one))["paused_at"] for one in jobs] == [None] * 3
+
+
+async def test_jobs_are_paused_though_an_old_transaction_stays_open(db: Database) -> None:
+    jobs = await jobs_of(db, 3)
+    async with db.transaction() as old:
+        await old.fetch("SELECT pg_current_xact_id()")
+        async with asyncio.timeout(30):
+            assert (await carry_out(db, changing_jobs("pause", EVERY))).done == 3
+        assert await count(db, "ready") == 0
+        assert [(await job_row(db, one))["paused_at"] is not None for one in jobs] == [True] * 3
+    while await work_once(db):
+        pass
+
+
+async def test_what_waits_for_somebody_is_looked_at_with_pauses(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await jobs_of(db, 1)
+    looks: dict[int, list[float]] = {}
+
+    async def looked(db: Database, operation_id: int) -> Worked | None:
+        worked = await work_once(db, operation_id)
+        if worked and worked.pause:
+            looks.setdefault(operation_id, []).append(asyncio.get_running_loop().time())
+        return worked
+
+    monkeypatch.setattr(operations, "work_once", looked)
+    async with db.transaction() as tx:
+        await tx.fetch("SELECT FROM aaiclick_queue.ready FOR UPDATE")
+        operation = asyncio.create_task(carry_out(db, changing_jobs("cancel", EVERY)))
+        await until(lambda: any(len(times) > 2 for times in looks.values()))
+    assert (await operation).done == 1
+    [times] = looks.values()
+    assert min(later - before for before, later in itertools.pairwise(times)) > 0.4
