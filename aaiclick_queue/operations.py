@@ -35,13 +35,15 @@ BATCH = 500
 BUSY_SECONDS = 0.05  # somebody else works on a page of it
 
 OPERATIONS = """
-SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at, updated_at, finished_at
+SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at,
+       least(updated_at, now()) AS updated_at, finished_at
 FROM aaiclick_queue.operations
 WHERE id >= coalesce($1::bigint, 0) AND id <= coalesce($1::bigint, $3::bigint - 1, 9223372036854775807)
 ORDER BY id DESC LIMIT $2
 """
 OPEN_OPERATIONS = """
-SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at, updated_at, finished_at
+SELECT id, kind, filter, arguments, status, done, total, made_by, error, created_at,
+       least(updated_at, now()) AS updated_at, finished_at
 FROM aaiclick_queue.operations WHERE status = 'OPEN' AND filter->'job' IS NULL ORDER BY id DESC LIMIT $1
 """
 # It waits for the page that is being worked; one that applies a limit would leave its queue closed.
@@ -234,32 +236,37 @@ async def begin(db: Database, change: Change, count: Count, *, by: str | None = 
 
 async def work_to_end(db: Database, operation_id: int, *, progress: Progress | None = None) -> Operation:
     """Work on an operation, beside workers that do, until it has ended; cancelled, it stays open for them."""
-    begun: list[int] = []
+    left: dict[int, float] = {}
     try:
         while True:
             worked = await work_once(db, operation_id)
             if worked and worked.moved:
                 kick_claimers()
-            begun = await _work_begun(db, [*begun, *(worked.begun if worked else ())])
+            begun = await _work_begun(db, worked.begun if worked else ())
             operation = await read_operation(db, operation_id)
+            if operation.kind != "pause_jobs":  # there workers see to what old transactions let in, as in pause_job()
+                left |= begun
             if progress is not None:
                 progress(operation)
-            if operation.status != "OPEN" and not begun:
+            if operation.status != "OPEN" and not left:
                 return operation
-            await asyncio.sleep(BUSY_SECONDS if worked is None else worked.pause)
+            pause = BUSY_SECONDS if worked is None else worked.pause
+            if pause or operation.status != "OPEN":
+                await asyncio.sleep(max([pause, *left.values()]))
+                left = await _work_begun(db, left)
     except asyncio.CancelledError:
         log.warning("operation %d stays open, workers go on with it: aaiclick-queue operation list", operation_id)
         raise
 
 
-async def _work_begun(db: Database, begun: Iterable[int]) -> list[int]:
-    """Work on what an operation has begun for the tasks of jobs; gives what has to wait for somebody."""
-    left = []
+async def _work_begun(db: Database, begun: Iterable[int]) -> dict[int, float]:
+    """Work on what an operation has begun for the tasks of jobs; gives what has to wait for somebody, and how long."""
+    left: dict[int, float] = {}
     for one in begun:
         worked = await work_once(db, one)
         while worked and worked.status == "OPEN" and not worked.pause:
             worked = await work_once(db, one)
-        left += [one] if worked and worked.status == "OPEN" else []
+        left |= {one: worked.pause} if worked and worked.status == "OPEN" else {}
     return left
 
 

@@ -17,7 +17,7 @@ from .books import Books
 from .choose import Lane
 from .kick import add_scheduler, kick_claimers, remove_scheduler
 from .loop import Holder, Loop
-from .operate import work_once
+from .operate import next_rest, work_once
 from .prune import Pruner
 from .reaper import Reaper
 from .relay import BATCH, Relay
@@ -186,14 +186,15 @@ class Background:
         return (1.0 if self._publishes else HELD_SECONDS) if now < self._limits_until else NEVER
 
     async def _operate_pass(self) -> float:
-        worked = await work_once(self._db)
+        worked = await work_once(self._db, rested=True)
         if worked is None:
-            return NEVER  # the reaper's look finds the next one
+            rest = await next_rest(self._db)
+            return NEVER if rest is None else max(rest, BUSY_SECONDS)  # the reaper's look finds the next new one
         self.operate.counts.did("did {} tasks of an operation", worked.taken)
         if worked.moved:
             self.made_ready()
             self.admit.kick()
-        return worked.pause
+        return 0.0
 
     async def _resolve_pass(self) -> float:
         resolved = await self._resolver.resolve_once()

@@ -43,12 +43,23 @@ log = logging.getLogger(__name__)
 # page must not stop all others: Postgres ends its transaction.
 NEXT_OPERATION = """
 SELECT o.id, o.kind, o.filter, o.arguments, o.up_to, o.place, o.after, o.made_by, o.created_at,
+       extract(epoch FROM now() - o.created_at)::float8 AS age,
        set_config('idle_in_transaction_session_timeout', '5s', true)
 FROM aaiclick_queue.operations o
-WHERE o.status = 'OPEN' AND o.id = coalesce($1::bigint, o.id) AND NOT (o.kind = 'limit' AND EXISTS (
+WHERE o.status = 'OPEN' AND o.id = coalesce($1::bigint, o.id)
+  AND (NOT $2::boolean OR o.updated_at <= clock_timestamp()) AND NOT (o.kind = 'limit' AND EXISTS (
     SELECT FROM aaiclick_queue.operations before WHERE before.status = 'OPEN' AND before.kind = 'limit'
     AND before.id < o.id AND before.filter = o.filter))
 ORDER BY o.updated_at, o.id LIMIT 1 FOR UPDATE OF o SKIP LOCKED
+"""
+# One that can do nothing now comes behind the others, and is left out for so long: slept by whoever works, the pauses
+# of 200 that wait for an old transaction kept a new one waiting for 100 s.
+REST_OPERATION = """
+UPDATE aaiclick_queue.operations SET updated_at = clock_timestamp() + make_interval(secs => $2::float8) WHERE id = $1
+"""
+NEXT_REST = """
+SELECT extract(epoch FROM min(updated_at) - clock_timestamp())::float8 AS seconds FROM aaiclick_queue.operations
+WHERE status = 'OPEN' AND updated_at > clock_timestamp()
 """
 KEEP_OPERATION = """
 UPDATE aaiclick_queue.operations SET place = $2::text, after = $3::text::jsonb, found = found OR $4::boolean,
@@ -113,6 +124,7 @@ AT_A_TIME = 1000
 UNREADABLE = (*DATA_ERRORS, LookupError, TypeError, ValueError, AttributeError, BadSchedule)
 LOOKED_AT = {"retry": 5}  # times as many, for few of those that are looked at may be meant
 AGAIN_SECONDS = 0.5
+LONGEST_AGAIN_SECONDS = 5.0  # that a limit rests which has waited for an old transaction ten times as long
 BUSY_SECONDS = 0.01  # somebody holds the job
 
 
@@ -127,24 +139,42 @@ class Worked(msgspec.Struct, frozen=True):
     begun: Sequence[int] = ()  # operations of their own, for the tasks of jobs that were changed
 
 
-async def work_once(db: Database, operation_id: int | None = None, *, limit: int = AT_A_TIME) -> Worked | None:
-    """Work a page of the open operation that waits longest, or of the one given; None when there is none to be had."""
+async def work_once(
+    db: Database, operation_id: int | None = None, *, limit: int = AT_A_TIME, rested: bool = False
+) -> Worked | None:
+    """Work a page of the open operation that waits longest, or of the one given; None when there is none to be had.
+
+    With `rested`, one that could do nothing is left for its pause.
+    """
     rows: Sequence[Any] = ()
     try:
         async with db.transaction() as tx:
-            rows = [known(row) for row in await tx.fetch(NEXT_OPERATION, operation_id)]
+            rows = [known(row) for row in await tx.fetch(NEXT_OPERATION, operation_id, rested)]
             if not rows:
                 return None
-            if rows[0]["kind"] == "backfill":
-                return await _backfill(tx, rows[0], seconds=db.settings.job_timeout_seconds)
-            work = _work_jobs if rows[0]["kind"] in ACTS else _work
-            worked, ended = await work(tx, rows[0], limit)
+            worked, ended = await _work_any(tx, rows[0], limit, seconds=db.settings.job_timeout_seconds)
+            if worked.pause:
+                await tx.fetch(REST_OPERATION, worked.operation_id, worked.pause)
     except UNREADABLE as error:
         if not rows:
             raise
         return await _give_up(db, rows[0]["id"], error)
     tell_ended(ended)
     return worked
+
+
+async def next_rest(tx: Transaction) -> float | None:
+    """How long it is until an operation that could do nothing is to be looked at again; None when there is none."""
+    [row] = await tx.fetch(NEXT_REST)
+    seconds: float | None = row["seconds"]
+    return seconds
+
+
+async def _work_any(tx: Transaction, operation: Any, limit: int, *, seconds: float) -> tuple[Worked, Sequence[int]]:
+    if operation["kind"] == "backfill":
+        return await _backfill(tx, operation, seconds=seconds), ()
+    work = _work_jobs if operation["kind"] in ACTS else _work
+    return await work(tx, operation, limit)
 
 
 async def _give_up(db: Database, operation_id: int, error: Exception) -> Worked:
@@ -187,21 +217,29 @@ async def _work(tx: Transaction, operation: Any, limit: int) -> tuple[Worked, Se
             await tx.fetch(ADOPT_RUNS, arguments["limit_id"])
         [end] = await tx.fetch(END_PASS, operation["id"])
         status, opened = end["status"], end["opened"]
-    pause = AGAIN_SECONDS if not place and status == "OPEN" and not taken else 0.0
+    pause = _rest(operation) if not place and status == "OPEN" and not taken else 0.0
     ended = (page["ids"] or ()) if operation["kind"] == "cancel_job" else ()
     return Worked(operation["id"], status, taken, bool(taken or opened), pause), ended
+
+
+def _rest(operation: Any) -> float:
+    """The pause after a pass that could do nothing; hundreds of limits may wait for the same transaction, for hours."""
+    if operation["kind"] != "limit":
+        return AGAIN_SECONDS
+    age: float = operation["age"]
+    return min(max(AGAIN_SECONDS, age / 10), LONGEST_AGAIN_SECONDS)
 
 
 async def _work_jobs(tx: Transaction, operation: Any, _: int) -> tuple[Worked, Sequence[int]]:
     """A page of jobs, and those of them that it ended."""
     acted = await act_on_page(tx, operation)
     place = "" if acted.after is None else "jobs"
-    await tx.fetch(KEEP_OPERATION, operation["id"], place, json.dumps(acted.after), acted.is_busy, len(acted.ids))
+    await tx.fetch(KEEP_OPERATION, operation["id"], place, json.dumps(acted.after), False, len(acted.ids))
     status = "OPEN"
     if not place:
         [end] = await tx.fetch(END_PASS, operation["id"])
         status = end["status"]
-    pause = AGAIN_SECONDS if status == "OPEN" and (not place or acted.is_full) else 0.0
+    pause = AGAIN_SECONDS if acted.waits else 0.0
     ended = acted.ids if operation["kind"] == "cancel_jobs" else ()
     return Worked(operation["id"], status, len(acted.ids), bool(acted.ids), pause, acted.begun), ended
 

@@ -11,7 +11,7 @@ from aaiclick_queue.errors import JobEnded, LeaseLost, TasksBusy, UnknownJob
 from aaiclick_queue.flow.clear import clear_task
 from aaiclick_queue.flow.job_control import cancel_job, pause_job
 from aaiclick_queue.flow.job_retry import retry_in_job
-from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.operate import AT_A_TIME, work_once
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.flow.submit import Adding
 from aaiclick_queue.outcome import Later
@@ -22,9 +22,9 @@ from tests.planned import Job
 from tests.tools import count, make_due, running_worker, until
 
 
-async def work(db: Database, **given: int) -> None:
+async def work(db: Database, *, limit: int = AT_A_TIME) -> None:
     """All operations to their ends."""
-    while await work_once(db, **given):
+    while await work_once(db, limit=limit):
         pass
 
 

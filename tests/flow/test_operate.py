@@ -15,10 +15,11 @@ from aaiclick_queue.callers import caller_transaction
 from aaiclick_queue.errors import BadTask, PostgresUnavailable, WrongContext
 from aaiclick_queue.flow import wanted
 from aaiclick_queue.flow.admit import Admission
+from aaiclick_queue.flow.background import Background
 from aaiclick_queue.flow.filter_pages import CANCEL_PAGE, LIMIT_PAGE, MOVE_PAGE, RETRY_FAILED_PAGE, RETRY_PAGE
 from aaiclick_queue.flow.limits import NewLimit, drop_limit, set_limit
 from aaiclick_queue.flow.move import move_tasks
-from aaiclick_queue.flow.operate import work_once
+from aaiclick_queue.flow.operate import AGAIN_SECONDS, LONGEST_AGAIN_SECONDS, work_once
 from aaiclick_queue.flow.operation import make_operation
 from aaiclick_queue.flow.pause import pause_queue
 from aaiclick_queue.flow.wanted import COUNT_ENDED, COUNT_FAILED, COUNT_WAITING
@@ -298,6 +299,40 @@ async def test_one_that_waits_does_not_keep_the_others(db: Database) -> None:
         assert (await read_operation(db, other)).status == "DONE"
         assert (await read_operation(db, waiting)).status == "OPEN"
     assert (await finish(db, waiting)).done == 1
+
+
+async def test_those_that_wait_for_an_old_transaction_do_not_keep_a_new_one_waiting(db: Database) -> None:
+    background = Background(db, None, holder=1)
+    async with db.transaction() as old:
+        await old.fetch("SELECT pg_current_xact_id()")
+        for n in range(5):
+            await set_limit(db, NewLimit("task", f"shop.{n}", "running", 1), by="me")
+        while (pause := await background._operate_pass()) == 0:
+            pass
+        assert pause <= AGAIN_SECONDS
+        assert {one["place"] for one in await rows(db, "operations")} == {""}  # each has made a whole pass
+        new = await make_operation(db, "cancel", {"queue": "mail"}, {}, by="me")
+        while (await read_operation(db, new)).status == "OPEN":
+            worked = await work_once(db, rested=True)
+            assert worked
+            assert worked.operation_id == new or worked.pause
+    while await work_once(db):
+        pass
+    assert await background._operate_pass() > 60
+
+
+async def test_a_limit_that_waits_long_is_looked_at_less_often(db: Database) -> None:
+    async with db.transaction() as old:
+        await old.fetch("SELECT pg_current_xact_id()")
+        operation = await set_limit(db, NewLimit("task", "shop.send", "running", 1), by="me")
+        for age, pause in ((0, AGAIN_SECONDS), (20, 2.0), (3600, LONGEST_AGAIN_SECONDS)):
+            await db.fetch("UPDATE aaiclick_queue.operations SET created_at = now() - make_interval(secs => $1)", age)
+            while not (worked := await work_once(db, operation)) or not worked.pause:
+                pass
+            assert pause <= worked.pause < pause + 0.4
+            assert (await read_operation(db, worked.operation_id)).updated_at <= datetime.now(UTC)
+    while await work_once(db):
+        pass
 
 
 async def test_an_operation_of_a_newer_version_fails_with_a_word(db: Database) -> None:
