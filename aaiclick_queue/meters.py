@@ -32,6 +32,9 @@ COUNTED_FROM_ZERO: dict[str, list[Labels]] = {
     "outbox_published_total": [("ok",), ("error",)],
     "notices_received_total": [("claimed",), ("taken",), ("passed_on",)],
 }
+LAPSES = ("worker_lost", "overrun")
+TICKS = ("fired", "skipped", "missed", "queued", "error")
+ENDS = ("jobs_completed_total", "jobs_failed_total")
 BUCKETS = {family.name: family.buckets for family in FAMILIES.values()}
 METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 AT_ONCE_SECONDS = 1.0  # in line within this time of its enqueue: nothing delayed it
@@ -91,6 +94,7 @@ class Meters:
         self, *, registered: Mapping[str, str] | None = None, queues: Iterable[str] = (), count: bool = True
     ) -> None:
         """Count from now on; `registered` are the entrypoints that have names of their own, with their queues."""
+        queues = list(queues)
         self.on = count
         self._pairs.clear()
         if registered is not None:
@@ -103,6 +107,17 @@ class Meters:
                 self.add(name, which, 0)
             for outcome in ("succeeded", "failed", "retried"):
                 self.add("attempts_finished_total", (*which, outcome), 0)
+        self.know(queues=[*queues, *(registered or {}).values()])
+
+    def know(self, *, queues: Iterable[str] = (), schedules: Iterable[str] = ()) -> None:
+        """Begin their counters at 0: of a series that is born at 10 Prometheus sees no increase."""
+        for queue in queues:
+            for reason in LAPSES:
+                self.add("leases_lapsed_total", (self.bounded("queue", queue), reason), 0)
+        for schedule in schedules:
+            for result in TICKS:
+                self.add("schedule_ticks_total", (self.bounded("schedule", schedule), result), 0)
+            self.job_created(schedule, 0)
 
     def add(self, name: str, labels: Labels = (), n: float = 1) -> None:
         """Count."""
@@ -215,7 +230,10 @@ class Meters:
 
     def job_created(self, name: str, n: int = 1) -> None:
         """A job was submitted, or fired by its schedule."""
-        self.add("jobs_created_total", (self.bounded("job", name),), n)
+        job = (self.bounded("job", name),)
+        self.add("jobs_created_total", job, n)
+        for end in ENDS:
+            self.add(end, job, 0)
 
     def ticked(self, schedule: str, result: str, n: int = 1) -> None:
         """A schedule's moment has come."""

@@ -109,7 +109,11 @@ _gauge("oldest_running_age_seconds", "queue", "How long ago the oldest lease was
 _gauge("overdue_scheduled_tasks", "queue", "Delayed tasks that are due and not in line yet.")
 _gauge("jobs", "state", "Open jobs, by status.")
 _gauge("oldest_job_progress_age_seconds", "", "Longest time since an open job last changed; 0 if none is open.")
-_gauge("failed_tasks", "queue", "Tasks that FAILED in the last 24 hours and are not acknowledged.")
+_gauge(
+    "failed_tasks",
+    "queue",
+    "Tasks that FAILED in the last 24 hours and are not acknowledged, among the newest 500 of all queues together.",
+)
 _gauge("queue_paused", "queue", "Whether the queue is paused.")
 _gauge("queue_latency_objective_seconds", "queue", "The objective of a queue; 300 where none is set.")
 _gauge("queue_consumers", "queue", "Living workers that serve the queue.")
@@ -129,4 +133,8 @@ _gauge("db_table_bytes", "table", "Size of a table with its indexes, partitions 
 _gauge("db_dead_tuples", "table", "Dead rows of a table, by Postgres' own estimate.")
 _gauge("prune_backlog_rows", "", "Estimate of rows past retention that are not deleted yet.")
 _gauge("invariant_violations", "check", "What the doctor found when it last looked; must be 0.")
-_gauge("alarms", "kind", "Alarms that are raised now: stall, zombie, stuck, backpressure, clock_skew.")
+_gauge(
+    "alarms",
+    "kind",
+    "Alarms raised now: stall, zombie, stuck, backpressure, clock_skew, without_workers, lost_worker, invariant.",
+)

@@ -61,7 +61,8 @@ async def main() -> None:
     try:
         await ask(shop, client)
         if "--serve" in sys.argv:
-            await uvicorn.Server(uvicorn.Config(shop, port=8000)).serve()
+            # Pages of the dashboard hold a stream open, for which uvicorn would wait as long as it lasts.
+            await uvicorn.Server(uvicorn.Config(shop, port=8000, timeout_graceful_shutdown=5)).serve()
     finally:
         worker.stop()
         await working

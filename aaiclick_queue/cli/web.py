@@ -48,7 +48,7 @@ class Web(msgspec.Struct, frozen=True, kw_only=True):
     def app(self, settings: Settings) -> FastAPI:
         """The application as it was asked for."""
         is_open = self.auth == "open-to-everyone" or (self.auth is None and self.is_local)
-        return create_app(
+        app = create_app(
             settings,
             auth="open" if is_open else "tokens",
             prefix=self.prefix,
@@ -59,6 +59,8 @@ class Web(msgspec.Struct, frozen=True, kw_only=True):
             label=self.env_label,
             colour=self.env_color,
         )
+        app.state.watching.is_hosted = False  # our server lets watchers go when it stops
+        return app
 
 
 class Server(uvicorn.Server):

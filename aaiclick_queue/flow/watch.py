@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
+from ..meters import LABELS_LIMIT, METERS
 from ..postgres import Database
 from .detect import Detector, Found, keep_alarms
 from .lines import FRESH_SECONDS, count_long_lines, look_at_queues
@@ -18,6 +20,7 @@ WATCH_REST_SECONDS = 300.0
 DEPTHS_REST_SECONDS = FRESH_SECONDS - 30  # for jitter and a count of 20 s: until it is there, the last one is shown
 DOCTOR_REST_SECONDS = 3600.0
 FIRST_LOOK_SECONDS = 60.0  # a short life has no doctor: his look at 120,000 tasks takes 0.7 s, when they wait to be run
+SCHEDULE_NAMES = "SELECT name FROM aaiclick_queue.registered_jobs WHERE NOT is_gone ORDER BY id LIMIT $1"
 INVARIANT, BROKEN = "invariant", "INVARIANT_BROKEN"
 OTHERS_SECONDS = 2.0  # until somebody else may have become the holder
 
@@ -46,10 +49,17 @@ class Watch:
         if not self._holder.holds:
             return OTHERS_SECONDS
         queues = await look_at_queues(self._db)
+        if METERS.on:
+            await self._name_meters(queues)
         sampled = await sample_once(self._db, queues)
         raised, cleared = await self._detector.detect_once(self._db, queues)
         self._watch.counts.did("wrote or cleared {} samples and alarms", sampled + raised + cleared)
         return WATCH_SECONDS
+
+    async def _name_meters(self, queues: Sequence[Any]) -> None:
+        """Who holds the loops takes back runs of every queue and fires every schedule, whatever else it serves."""
+        schedules = await self._db.fetch(SCHEDULE_NAMES, LABELS_LIMIT)
+        METERS.know(queues=(row["name"] for row in queues), schedules=(row["name"] for row in schedules))
 
     async def _depths_pass(self) -> float:
         if not self._holder.holds:

@@ -34,6 +34,8 @@ class Sentry(Middleware):
             scope.set_tag("aaiclick_queue.entrypoint", run.entrypoint)
             scope.set_tag("aaiclick_queue.attempt", str(run.attempt))
             scope.set_context("aaiclick_queue", _facts(run))
+            # Here and not when an event is made: breadcrumbs come to it later, and the task sends events of its own.
+            scope.add_event_processor(lambda event, _: without_secrets(event, run.secrets) if run.secrets else event)
             outcome = await proceed()
             error = self._worth_telling(outcome)
             if error is not None:
@@ -75,9 +77,7 @@ def _tell(scope: sentry_sdk.Scope, run: Running, error: Error) -> None:
         client_options=sentry_sdk.get_client().options,
         mechanism={"type": "aaiclick_queue", "handled": False},
     )
-    if run.secrets:
-        event, hint = without_secrets(event, run.secrets), {}  # the hint has the exception itself
-    sentry_sdk.capture_event(event, hint=hint)
+    sentry_sdk.capture_event(event, hint={} if run.secrets else hint)  # the hint has the exception itself
 
 
 def without_secrets(event: Any, secrets: Sequence[str]) -> Any:

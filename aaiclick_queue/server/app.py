@@ -66,6 +66,7 @@ def create_app(  # noqa: PLR0913 - one value a fact
     app.state.opening = opening
     app.state.guard = Guard(Rules(auth, tuple(allowed_hosts), any_host, read_only), opening)
     app.state.watching, app.state.prefix = Watching(), prefix.rstrip("/")
+    app.state.pinged = health.Pinged()
     app.state.label, app.state.colour = label, colour
     app.router.routes.extend([*ROUTES, *metrics_route.router.routes, *health.ROUTES, *sessions.ROUTES])
     problems.install(app)

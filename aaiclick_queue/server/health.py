@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +27,7 @@ SELECT EXISTS (SELECT FROM aaiclick_queue.loops WHERE name = 'background' AND ex
               ORDER BY next_run_at LIMIT 1) AS s) AS schedule_lag
 """
 PATIENCE_SECONDS = 3.0
+KEPT_SECONDS = 1.0
 OUTBOX_SECONDS = 30.0
 SCHEDULE_SECONDS = 120.0
 
@@ -100,15 +102,36 @@ async def _redis(request: Request) -> list[Component]:
         return []
     if not desk.settings.redis_url:
         return []
-    streams = Streams(desk.settings.redis_url, prefix=desk.settings.redis_prefix)
+    answer: Component = await request.app.state.pinged.ask(desk.settings.redis_url, desk.settings.redis_prefix)
+    return [answer]
+
+
+class Pinged:
+    """What Redis last said; whoever asks need not sign in, so many who ask at once cost one connection."""
+
+    def __init__(self) -> None:
+        self._answer: Component | None = None
+        self._at = 0.0
+        self._lock = asyncio.Lock()
+
+    async def ask(self, url: str, prefix: str) -> Component:
+        """Whether Redis answers, or did a second ago."""
+        async with self._lock:
+            if self._answer is None or time.monotonic() - self._at >= KEPT_SECONDS:
+                self._answer = await _ping(Streams(url, prefix=prefix))
+                self._at = time.monotonic()
+            return self._answer
+
+
+async def _ping(streams: Streams) -> Component:
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await streams.ping()
     except (QueueError, TimeoutError, OSError) as error:
-        return [Component("redis", False, type(error).__name__)]
+        return Component("redis", False, type(error).__name__)
     finally:
         await streams.close()
-    return [Component("redis", True, "answers")]
+    return Component("redis", True, "answers")
 
 
 ROUTES = [

@@ -16,6 +16,8 @@ from ..clickhouse import is_answering
 from ..doctor import CHECK_NAMES
 from ..errors import PostgresUnavailable, StreamsDown
 from ..exposition import made, process_families, rendered
+from ..flow.detect import EVENTS
+from ..flow.watch import INVARIANT
 from ..meters import Labels
 from ..metric_families import FAMILIES
 from ..postgres import Database
@@ -29,6 +31,7 @@ ARCHIVE_SECONDS = 0.3
 COUNTED = 3_000  # tasks in line, over all queues
 NAMED = 200
 SAMPLED = 2_000
+ALARM_KINDS = (*EVENTS, INVARIANT)
 OBJECTIVE_SECONDS = 300.0
 RELAY_SECONDS, SCHEDULE_SECONDS = 30.0, 120.0
 YEAR = 366 * 86400.0
@@ -114,6 +117,7 @@ class Collector:
             values["oldest_job_progress_age_seconds"][()] = self._progress(await tx.fetch(sql.JOB_PROGRESS))
             for row in await tx.fetch(sql.UNACKNOWLEDGED, SAMPLED // 4):
                 values["failed_tasks"][row["queue"],] = float(row["n"])
+            values["alarms"] = dict.fromkeys(((kind,) for kind in ALARM_KINDS), 0.0)
             for row in await tx.fetch(sql.ALARMS):
                 values["alarms"][row["kind"],] = float(row["n"])
             values["invariant_violations"] = dict.fromkeys(((name,) for name in CHECK_NAMES), 0.0)

@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 0.25
 COMMENT_SECONDS = 15.0
 STREAM_SECONDS = 600.0  # then a client comes again, and has to show once more who it is
+# In an application of somebody else's: its server waits for open answers before it tells us that it stops.
+HOSTED_SECONDS = 20.0
 RETRY_MILLISECONDS = 3000
+AGAIN_MILLISECONDS = 500  # after a stream whose time was over
 SLOW_SECONDS = 5.0  # a client that has not taken its news for so long is told to read everything again
 KEPT_TOPICS = 10_000
 EVERYTHING = "*"
@@ -140,6 +143,7 @@ class Watching:
         self._watchers: set[Watcher] = set()
         self._looking: asyncio.Task[None] | None = None
         self.looks = 0
+        self.is_hosted = True  # until our own server says that it is not
 
     async def frames(self, desk: Desk, topics: frozenset[str], last_id: str | None) -> AsyncIterator[bytes]:
         """The stream of one client, as it is sent."""
@@ -151,13 +155,15 @@ class Watching:
             yield f"retry: {RETRY_MILLISECONDS}\n: hello\n\n".encode()
             if missed := self._missed(topics, last_id):
                 yield self._frame(missed)
-            until = time.monotonic() + STREAM_SECONDS
+            until = time.monotonic() + (HOSTED_SECONDS if self.is_hosted else STREAM_SECONDS)
             while not watcher.is_over and (left := until - time.monotonic()) > 0:
                 changed = await watcher.news(min(left, COMMENT_SECONDS))
                 if changed:
                     yield self._frame(changed)
                 elif not watcher.is_over:
                     yield b": still here\n\n"
+            if not watcher.is_over:
+                yield f"retry: {AGAIN_MILLISECONDS}\n\n".encode()
         finally:
             self._watchers.discard(watcher)
 

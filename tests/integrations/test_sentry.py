@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from aaiclick_queue.postgres import Database
 from tests.tools import put_one, running_worker, until
 
 events: list[Any] = []
+log = logging.getLogger("shop")
 
 
 @pytest.fixture(autouse=True)
@@ -131,15 +133,22 @@ async def test_what_a_task_sends_itself_carries_its_tags(quick: Settings, client
 @task(entrypoint="tests.sentry.leaks", max_attempts=1)
 async def leaks(code: Annotated[str, Secret()]) -> None:
     held = [code]
+    log.info("tries %s", code)  # a breadcrumb of the next event
+    log.error("cannot use %s", code)  # an event by itself
     raise ValueError(f"cannot use {held}")
 
 
-async def test_no_secret_of_a_task_is_in_its_event(quick: Settings, client: Client, db: Database) -> None:
+async def test_no_secret_of_a_task_is_in_its_events(
+    quick: Settings, client: Client, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="shop")
     planted = secrets.token_hex(8)  # an event has the lines of this file too
     async with running_worker(quick, middleware=[Sentry()]):
         await leaks.enqueue(code=planted, client=client)
         await put_one(db, json.dumps({"code": planted}), entrypoint=leaks.entrypoint)  # nobody has marked it
-        await until(lambda: len(events) == 2)
+        await until(lambda: len(events) == 4)
+    raised = [event for event in events if "exception" in event]
+    assert [event["exception"]["values"][0]["value"] for event in raised] == ["cannot use ['••••']"] * 2
     for event in events:
-        assert event["exception"]["values"][0]["value"] == "cannot use ['••••']"
         assert planted not in str(event)
+    assert [crumb["message"] for crumb in raised[0]["breadcrumbs"]["values"]] == ["tries ••••", "cannot use ••••"]

@@ -11,7 +11,9 @@ from prometheus_client import REGISTRY, Counter
 
 from aaiclick_queue import Settings, connect, current, job, task
 from aaiclick_queue.exposition import process_metrics
+from aaiclick_queue.flow.loop import Holder
 from aaiclick_queue.flow.scheduler import Scheduler
+from aaiclick_queue.flow.watch import Watch
 from aaiclick_queue.integrations.prometheus import Metrics
 from aaiclick_queue.measuring import measure_worker
 from aaiclick_queue.meters import LABELS_LIMIT, METERS
@@ -172,6 +174,39 @@ async def test_runs_that_were_taken_back_are_counted(db: Database, settings: Set
     assert value(found, "leases_lapsed_total", queue="mail", reason="worker_lost") == 1
     assert value(found, "attempts_finished_total", **unknown, outcome="lost") == 1
     assert value(found, "tasks_failed_total", **unknown) == 1
+
+
+def test_lapses_of_the_queues_of_a_worker_are_counted_from_zero() -> None:
+    METERS.turn_on(registered={"shop.mail": "mail"}, queues=["reports"])
+    found = scraped()
+    for queue in ("mail", "reports"):
+        for reason in ("worker_lost", "overrun"):
+            assert value(found, "leases_lapsed_total", queue=queue, reason=reason) == 0
+
+
+def test_the_first_failure_of_a_job_is_an_increase() -> None:
+    METERS.turn_on()
+    METERS.job_created("sums")
+    for name in ("jobs_completed_total", "jobs_failed_total"):
+        assert value(scraped(), name, job="sums") == 0
+
+
+async def test_who_holds_the_loops_counts_every_queue_and_schedule_from_zero(db: Database) -> None:
+    METERS.turn_on()
+    await put(db, queue="of-another-worker")
+    await db.fetch(
+        "INSERT INTO aaiclick_queue.registered_jobs (name, entrypoint, schedule, anchor_at, fire_at, next_run_at) "
+        "VALUES ('yearly', 'tests.meters.fine', ARRAY['0 0 1 1 *'], now(), now() + interval '1 year', "
+        "        now() + interval '1 year')"
+    )
+    holder = Holder(7)
+    await holder.hold_once(db)
+    await Watch(db, holder)._watch_pass()
+    found = scraped()
+    assert value(found, "leases_lapsed_total", queue="of-another-worker", reason="worker_lost") == 0
+    assert value(found, "schedule_ticks_total", schedule="yearly", result="missed") == 0
+    assert value(found, "jobs_failed_total", job="yearly") == 0
+    await db.fetch("TRUNCATE aaiclick_queue.registered_jobs")
 
 
 async def test_ticks_of_schedules_are_counted(db: Database, settings: Settings) -> None:

@@ -42,6 +42,17 @@ async def test_an_empty_system_has_its_gauges_all_the_same(db: Database) -> None
     assert value(found, "jobs", state="RUNNING") == 0
     assert value(found, "oldest_job_progress_age_seconds") == 0
     assert value(found, "prune_backlog_rows") == 0
+    for kind in (
+        "stall",
+        "zombie",
+        "stuck",
+        "backpressure",
+        "clock_skew",
+        "without_workers",
+        "lost_worker",
+        "invariant",
+    ):
+        assert value(found, "alarms", kind=kind) == 0
 
 
 async def test_gauges_tell_what_is_there(db: Database) -> None:

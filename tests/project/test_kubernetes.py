@@ -31,7 +31,7 @@ from tests.servers import find_tool
 
 VERSIONS = ("1.30", "1.37")  # the oldest that is worth a promise, and the newest whose schemas are known
 NOT_APPLIED = {"secret.example.yaml", "migrate.yaml", "hpa.yaml", "kustomization.yaml"}
-NOT_APPLIED |= {"keda.yaml", "keda-postgres.yaml", "server.yaml"}
+NOT_APPLIED |= {"keda.yaml", "keda-postgres.yaml", "server.yaml", "servicemonitor.yaml"}
 KUBERNETES = MANIFESTS[0].parent
 ALL = [(file, document) for file in MANIFESTS for document in documents(file)]
 
@@ -124,6 +124,38 @@ class ServerScaledObject(ScaledObject, forbid_unknown_fields=True, rename="camel
     spec: ServerScaledSpec
 
 
+class KeyOfSecret(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    key: str
+
+
+class Authorization(msgspec.Struct, forbid_unknown_fields=True):
+    credentials: KeyOfSecret
+
+
+class Endpoint(msgspec.Struct, forbid_unknown_fields=True):
+    port: str
+    path: str
+    interval: str
+    authorization: Authorization
+
+
+class Selector(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    match_labels: dict[str, str]
+
+
+class MonitorSpec(msgspec.Struct, forbid_unknown_fields=True):
+    selector: Selector
+    endpoints: list[Endpoint]
+
+
+class ServiceMonitor(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    api_version: Literal["monitoring.coreos.com/v1"]
+    kind: Literal["ServiceMonitor"]
+    metadata: Metadata
+    spec: MonitorSpec
+
+
 class Image(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     name: str
     new_name: str
@@ -138,7 +170,7 @@ class Kustomization(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     images: list[Image]
 
 
-OF_NO_SCHEMA = {one.__name__: one for one in (TriggerAuthentication, ScaledObject, Kustomization)}
+OF_NO_SCHEMA = {one.__name__: one for one in (TriggerAuthentication, ScaledObject, ServiceMonitor, Kustomization)}
 
 
 def scaled() -> ScaledSpec:
@@ -287,7 +319,18 @@ def test_the_server_is_asked_by_keda_and_found_by_its_service() -> None:
     [container] = containers(server)
     assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(container["ports"][0]["containerPort"])
+    assert "annotations" not in pod["metadata"]  # Prometheus would come without a token
+
+
+def test_the_monitor_of_the_server_finds_its_service_and_shows_a_token() -> None:
+    service = the("Service", "server.yaml")
+    spec = msgspec.convert(the("ServiceMonitor"), ServiceMonitor).spec
+    assert spec.selector.match_labels.items() <= service["metadata"]["labels"].items()
+    [endpoint] = spec.endpoints
+    assert (endpoint.port, endpoint.path) == (service["spec"]["ports"][0]["name"], "/metrics")
+    token = endpoint.authorization.credentials
+    assert token.name == the("Secret")["metadata"]["name"]
+    assert token.key in the("Secret")["stringData"]
 
 
 def test_the_ports_of_a_pod_are_those_of_its_processes() -> None:

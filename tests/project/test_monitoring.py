@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.parse
@@ -142,11 +143,12 @@ def promtool(*arguments: str | Path, stdin: str | None = None) -> subprocess.Com
 
 
 @pytest.mark.needs_tool("promtool")
-def test_promtool_takes_the_rules_their_tests_and_the_configuration() -> None:
+def test_promtool_takes_the_rules_their_tests_and_the_configuration(tmp_path: Path) -> None:
+    config = shipped(tmp_path / "monitoring", worker=8081, server=5555, token="as it was printed")
     for call in (
         ("check", "rules", ALERTS),
         ("test", "rules", MONITORING / "alerts_test.yaml"),
-        ("check", "config", MONITORING / "prometheus.yaml"),
+        ("check", "config", config),
     ):
         ran = promtool(*call)
         assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -161,13 +163,15 @@ def test_promtool_would_tell_of_a_mistake(tmp_path: Path) -> None:
 
 # A real scrape.
 
-CONFIG = """
-global: {{ scrape_interval: 1s, evaluation_interval: 1s }}
-rule_files: ["{rules}"]
-scrape_configs:
-  - job_name: queue
-    static_configs: [{{ targets: ["127.0.0.1:{worker}", "127.0.0.1:{server}"] }}]
-"""
+
+def shipped(folder: Path, *, worker: int, server: int, token: str) -> Path:
+    """The files that we ship, of other addresses and a quicker pace, and the token where they look for it."""
+    shutil.copytree(MONITORING, folder)
+    (folder / "prometheus.token").write_text(token)
+    file = folder / "prometheus.yaml"
+    text = file.read_text().replace("server:5555", f"127.0.0.1:{server}").replace("interval: 15s", "interval: 1s")
+    file.write_text(re.sub(r'"fleet:8081".*(?=\])', f'"127.0.0.1:{worker}"', text))
+    return file
 
 
 class Prometheus:
@@ -188,24 +192,36 @@ class Prometheus:
 
 @pytest.fixture
 def scraping(settings: Settings, tmp_path: Path) -> Iterator[tuple[Prometheus, int, int]]:
-    """A Prometheus that scrapes a real worker, which has run a task, and a real server."""
+    """A Prometheus that scrapes a real worker, which has run a task and a job, and a server that asks for tokens."""
     worker, server, own = free_port(), free_port(), free_port()
     env = environment(settings, HOME=str(tmp_path / "home"))
-    (tmp_path / "prometheus.yaml").write_text(CONFIG.format(rules=ALERTS, worker=worker, server=server))
+    made = run("token", "create", "prometheus", "--role", "reader", env=env)
+    config = shipped(tmp_path / "monitoring", worker=worker, server=server, token=made.stdout)
     command = [
         str(find_tool("prometheus")),
-        f"--config.file={tmp_path / 'prometheus.yaml'}",
+        f"--config.file={config}",
         f"--storage.tsdb.path={tmp_path / 'data'}",
         f"--web.listen-address=127.0.0.1:{own}",
     ]
     with program("worker", "-A", "tests.cli.cli_tasks", "--probe-port", str(worker), env=env) as working:
-        serve = [sys.executable, "-m", "aaiclick_queue", "server", "--port", str(server)]
+        serve = [sys.executable, "-m", "aaiclick_queue", "server", "--port", str(server), "--auth", "tokens"]
         served = subprocess.Popen(serve, env=env, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         prometheus = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             wait_for(lambda: get(worker, "/readyz")[0] == 200)
             wait_for(lambda: get(server, "/readyz")[0] == 200)
             ran = run("task", "enqueue", "tests.cli.cli_tasks.add", "--kwargs", '{"a": 2, "b": 3}', "--wait", env=env)
+            assert ran.returncode == 0, ran.stderr
+            ran = run(
+                "run-job",
+                "sums",
+                "--entrypoint",
+                "tests.cli.cli_tasks.add",
+                "--kwargs",
+                '{"a": 2, "b": 3}',
+                "--wait",
+                env=env,
+            )
             assert ran.returncode == 0, ran.stderr
             yield Prometheus(own), worker, server
         finally:
@@ -216,18 +232,31 @@ def scraping(settings: Settings, tmp_path: Path) -> Iterator[tuple[Prometheus, i
             assert working.ends() == 0
 
 
+def jobs_of_panels(prometheus: Prometheus) -> set[str]:
+    """The names of jobs by which the dashboard draws its lines, as Prometheus has them."""
+    [found] = {name for _, text in queries() for name in re.findall(r"by \((\w*job)\) \(rate\(\w+_jobs_c", text)}
+    return {row["metric"].get(found, "") for row in prometheus.query("aaiclick_queue_jobs_completed_total == 1")}
+
+
 @pytest.mark.needs_tool("promtool")
 @pytest.mark.needs_tool("prometheus")
-def test_a_real_prometheus_scrapes_us_and_answers_every_panel(scraping: tuple[Prometheus, int, int]) -> None:
+def test_a_real_prometheus_scrapes_us_and_answers_every_panel(
+    scraping: tuple[Prometheus, int, int], tmp_path: Path
+) -> None:
     prometheus, worker, server = scraping
-    for port in (worker, server):
-        ran = promtool("check", "metrics", stdin=get(port, "/metrics")[1])
+    assert get(server, "/metrics")[0] == 401
+    token = (tmp_path / "monitoring" / "prometheus.token").read_text().strip()
+    for port, shows in ((worker, {}), (server, {"Authorization": f"Bearer {token}"})):
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers=shows)
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            ran = promtool("check", "metrics", stdin=answer.read().decode())
         assert ran.returncode == 0, ran.stdout + ran.stderr
     wait_for(lambda: len(prometheus.query("up == 1")) == 2)
     wait_for(
-        lambda: prometheus.query('aaiclick_queue_tasks_completed_total{entrypoint="tests.cli.cli_tasks.add"} == 1')
+        lambda: prometheus.query('aaiclick_queue_tasks_completed_total{entrypoint="tests.cli.cli_tasks.add"} == 2')
     )
     wait_for(lambda: prometheus.query('aaiclick_queue_up{component="postgres"} == 1'))
+    wait_for(lambda: jobs_of_panels(prometheus) == {"sums"})
     for _, text in queries():
         prometheus.query(text)  # an HTTPError for what it does not take
     served = set(prometheus.ask("label/__name__/values"))
@@ -238,7 +267,7 @@ def test_a_real_prometheus_scrapes_us_and_answers_every_panel(scraping: tuple[Pr
         "oldest_ready_age_seconds",
         "workers_active",
     }
-    assert {PREFIX + name for name in expected} <= served
+    assert {PREFIX + name for name in expected} | {"process_start_time_seconds"} <= served
     loaded = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     wait_for(lambda: all(r["health"] == "ok" for g in prometheus.ask("rules")["groups"] for r in g["rules"]))
     assert len(loaded) == len(rules())

@@ -104,7 +104,7 @@ async def test_postgres_itself_gives_up_what_a_request_takes_too_long_for(
 def test_a_stream_ends_now_and_then_so_that_a_revoked_token_hears_no_more(
     closed: httpx.Client, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "STREAM_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "HOSTED_SECONDS", 0.2)
     reader = bearer(token(settings, "reader"))
     with closed.stream("GET", "/stream", params={"topics": "queues"}, headers=reader) as stream:
         rows(settings, "UPDATE aaiclick_queue.tokens SET revoked_at = now()")

@@ -8,8 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from aaiclick_queue.server import health
 from aaiclick_queue.server.shell import BODY_LIMIT
 from aaiclick_queue.settings import Settings
+from aaiclick_queue.streams import Streams
 from tests.server.serving import API, rows, served
 
 KEYS = {"type", "title", "status", "detail", "instance"}
@@ -118,6 +120,22 @@ def test_a_ready_server_says_so(http: httpx.Client) -> None:
         health = httpx.get(root + path)
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         assert health.json()["degraded"] == ["relay", "scheduler", "reaper", "workers"]
+
+
+def test_many_probes_at_once_ask_redis_once(redis_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    pings = []
+
+    async def counted(self: Streams) -> None:
+        pings.append(self)
+
+    monkeypatch.setattr(Streams, "ping", counted)
+    monkeypatch.setattr(health, "KEPT_SECONDS", 60.0)
+    with served(redis_settings) as http:
+        root = str(http.base_url).removesuffix(API + "/")
+        for path in ("/readyz", "/healthz", "/startupz", f"{API}/health"):
+            parts = {part["name"]: part for part in httpx.get(root + path).json()["components"]}
+            assert parts["redis"] == {"name": "redis", "ok": True, "detail": "answers"}
+    assert len(pings) == 1
 
 
 def test_what_is_malformed_is_told_of_the_body(http: httpx.Client) -> None:

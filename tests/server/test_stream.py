@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -11,11 +12,16 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+import uvicorn
+from fastapi import FastAPI
 
+from aaiclick_queue.cli.web import Web
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.watching import TOPICS, WHAT_CHANGED
+from aaiclick_queue.server import watching as watching_module
+from aaiclick_queue.server.watching import AGAIN_MILLISECONDS, HOSTED_SECONDS, STREAM_SECONDS, TOPICS, WHAT_CHANGED
 from aaiclick_queue.settings import Settings
+from aaiclick_queue.testing.redis_server import free_port
 from tests.plans.explain import Node
 from tests.server.serving import API, running, until
 
@@ -137,6 +143,35 @@ def test_a_server_that_stops_lets_its_listeners_go(settings: Settings) -> None:
     with running(app) as address, httpx.Client(base_url=address + API) as http, listening(http, "queues") as heard:
         app.state.watching.end()
         until(lambda: heard.is_over)
+
+
+def test_a_host_that_stops_waits_for_its_listeners_no_longer_than_their_streams_last(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching_module, "HOSTED_SECONDS", 1.0)
+    shop, queue, port = FastAPI(), create_app(settings, auth="open"), free_port()
+    shop.mount("/queue", queue)
+    host = uvicorn.Server(uvicorn.Config(shop, port=port, log_config=None))
+
+    async def serve() -> None:
+        await host.serve()
+        await queue.state.opening.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    until(lambda: host.started)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}/queue{API}") as http, listening(http, "queues") as heard:
+        host.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+    until(lambda: heard.is_over)
+    assert f"retry: {AGAIN_MILLISECONDS}" in heard.lines
+
+
+def test_streams_of_our_own_server_last_longer(settings: Settings) -> None:
+    assert HOSTED_SECONDS < 30 < STREAM_SECONDS  # what Kubernetes gives a pod to stop
+    assert create_app(settings).state.watching.is_hosted
+    assert not Web(host="127.0.0.1", port=0).app(settings).state.watching.is_hosted
 
 
 MANY = 30_000
