@@ -99,7 +99,7 @@ async def act_on_page(tx: Transaction, operation: Any) -> Acted:
     pattern = json.loads(operation["arguments"]).get("pattern")
     acting = _Acting(tx, act, operation["made_by"], (operation["filter"], pattern, act, operation["created_at"]))
     if after < up_to and len(busy) < BUSY_MOST:
-        after = await acting.on_next(JOBS_PAGE[_which(act, json.loads(operation["filter"]))], after, up_to)
+        after = await acting.on_next(_which(act, json.loads(operation["filter"])), after, up_to)
     else:
         met = await acting.on_each(busy)
         busy = busy[met:]
@@ -135,9 +135,9 @@ class _Acting:
         self.begun: list[int] = []
         self.busy: list[int] = []
 
-    async def on_next(self, sql: str, after: int, up_to: int) -> int:
+    async def on_next(self, which: str, after: int, up_to: int) -> int:
         """Act on the next jobs of the walk; gives the last one that was met."""
-        [page] = await self._tx.fetch(sql, *self._meant, after, up_to, LOOKED_AT)
+        [page] = await self._tx.fetch(JOBS_PAGE[which], *self._meant, after, up_to, LOOKED_AT)
         ids = page["ids"] or []
         met = await self.on_each(ids)
         if met < len(ids):
