@@ -108,10 +108,9 @@ def _searched(source: str, kind: str) -> str:
     own, place = (_IS_AT[kind], "true") if kind in (ANY, ENDED) else (_OPEN, _IS_AT[kind])
     which = "true" if "$7" in source else "$7::text IS NULL"
     hit = f"{own} AND {_OF_NAMES.format(row='t')} AND {which} AND {HIT} AND {place}"
-    return f"""WITH looked AS MATERIALIZED (SELECT t.id, {hit} AS is_hit FROM {source}),
-hits AS MATERIALIZED (SELECT id FROM looked WHERE is_hit ORDER BY id DESC LIMIT $6)
-SELECT ARRAY(SELECT id FROM hits ORDER BY id DESC) AS ids, count(*) AS passed, min(looked.id) AS last FROM looked
-WHERE (SELECT count(*) FROM hits) < $6 OR looked.id >= (SELECT min(id) FROM hits)"""
+    return f"""WITH looked AS MATERIALIZED (SELECT t.id, {hit} AS is_hit FROM {source})
+SELECT ARRAY(SELECT id FROM looked WHERE is_hit ORDER BY id DESC LIMIT $6) AS ids, count(*) AS passed, min(id) AS last
+FROM looked"""
 
 
 def kind_of(status: str | None) -> str:

@@ -137,6 +137,24 @@ async def test_hits_that_may_not_be_shown_do_not_hide_older_ones(db: Database) -
     assert [int(one.id) for one in page.tasks] == [shown]
 
 
+@pytest.mark.parametrize("limit", [1, 20, 50])
+@pytest.mark.parametrize("secret", ['{"$secret": "hunter2"}', '"hunter2"'])
+async def test_the_answer_to_a_right_guess_is_the_one_to_a_wrong_guess(db: Database, secret: str, limit: int) -> None:
+    for _ in range(25):
+        await put_one(db, f'{{"password": {secret}}}')
+    right, wrong = [await list_tasks(db, TaskFilter(search=guess), limit=limit) for guess in ("hunter2", "hunter1")]
+    assert right == wrong
+    assert (right.searched, right.before) == (25, None)
+
+
+async def test_a_full_page_leads_on_to_the_next_hit(db: Database) -> None:
+    ids = [await put_one(db, '{"to": "ada"}') for _ in range(5)]
+    page = await list_tasks(db, TaskFilter(search="ada"), limit=3)
+    assert page.before == str(ids[2])
+    page = await list_tasks(db, TaskFilter(search="ada"), limit=3, before=ids[2])
+    assert [int(one.id) for one in page.tasks] == [ids[1], ids[0]]
+
+
 @pytest.mark.parametrize("search", ["", "  ", "x" * 1001, "{not json"])
 async def test_what_cannot_be_searched_for_is_refused(db: Database, search: str) -> None:
     with pytest.raises(BadTask, match="search="):

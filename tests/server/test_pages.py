@@ -28,7 +28,7 @@ from aaiclick_queue.server.roles import Who, needed_role
 from aaiclick_queue.tokens import create_token
 from tests.server.seeding import ALARM, FIGURES, SAMPLES, Seeded, seed
 from tests.servers import Databases
-from tests.tools import Proxy, changed
+from tests.tools import Proxy, changed, put_one
 
 PAGES = (
     *(
@@ -275,6 +275,23 @@ async def test_all_that_match_a_job_can_be_acted_on_and_a_search_says_why_not(sh
         searched = await browser.get("/tasks", params={"search": "to=user3@shop.invalid"})
         assert "all matching" not in searched.text
         assert "filter without arguments" in text_of(searched)
+
+
+async def test_a_page_and_the_api_answer_a_right_guess_of_a_secret_as_a_wrong_one(
+    settings: Settings, db: Database
+) -> None:
+    for _ in range(25):
+        await put_one(db, '{"code": {"$secret": "hunter2"}}')
+    async with browsing(settings) as browser:
+        for path in ("/api/v1/tasks?limit=1&search={}", "/tasks?search={}"):
+            right, wrong = [await browser.get(path.format(guess)) for guess in ("hunter2", "hunter1")]
+            assert right.status_code == 200
+            assert _timeless(right.text.replace("hunter2", "hunter1")) == _timeless(wrong.text)
+
+
+def _timeless(text: str) -> str:
+    """A page without its moments and its tokens."""
+    return re.sub(r"\d{4}-\d\d-\d\dT[^\"]+|\d\d:\d\d:\d\d|[\w-]{24,}", "", text)
 
 
 async def test_a_region_is_drawn_alone(shop: tuple[Settings, Seeded]) -> None:
