@@ -1,8 +1,8 @@
 """Search in arguments: text, `path.to.key=value`, or JSON that they contain, among the newest tasks; there is no index.
 
 Postgres finds what may be meant; what is shown of its arguments has to match too, and what is not shown moves nothing
-of the answer, so that nobody can guess a secret. Looked through part by part, so that a search ends with its first page,
-or in time, and can be gone on with.
+of the answer, so that nobody can guess a secret. Looked through part by part, so that a search ends with its first
+page, or in time, and can be gone on with.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONGEST = 1_000
 _PATH = re.compile(r"([\w-]+(?:\.[\w-]+)*)=(.*)", re.DOTALL)
 
 SEARCH_LIMIT = 100_000  # tasks that one search goes through
-SEARCH_SECONDS = 1.0  # of one answer to somebody who waits for a page: a busy server leads on from where it came
+SEARCH_SECONDS = 1.0  # of one answer over HTTP: a busy server leads on from where it came
 FIRST_PART, LONGEST_PART = 2_000, 20_000
 READ_AT_ONCE = 500  # arguments of hits, which may be long
 

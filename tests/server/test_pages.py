@@ -20,12 +20,13 @@ from aaiclick_queue.flow.detect import EVENTS, Found, keep_alarms
 from aaiclick_queue.flow.watch import INVARIANT
 from aaiclick_queue.postgres import Database
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.pages import keeping, overview, queues, schedules
+from aaiclick_queue.server.pages import keeping, overview, queues, schedules, tasks
 from aaiclick_queue.server.pages.crons import in_words
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
 from aaiclick_queue.server.roles import Who, needed_role
 from aaiclick_queue.tokens import create_token
+from aaiclick_queue.views import TaskPage
 from tests.server.seeding import ALARM, FIGURES, SAMPLES, Seeded, seed
 from tests.servers import Databases
 from tests.tools import Proxy, changed, put_one
@@ -287,6 +288,20 @@ async def test_a_page_and_the_api_answer_a_right_guess_of_a_secret_as_a_wrong_on
             right, wrong = [await browser.get(path.format(guess)) for guess in ("hunter2", "hunter1")]
             assert right.status_code == 200
             assert _timeless(right.text.replace("hunter2", "hunter1")) == _timeless(wrong.text)
+
+
+async def test_a_page_gives_its_search_a_tenth_of_a_second(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    async def listed(*_: Any, seconds: float, **__: Any) -> TaskPage:
+        given.append(seconds)
+        return TaskPage([], "123", 4_000, True)
+
+    monkeypatch.setattr(tasks, "list_tasks", listed)
+    async with browsing(settings) as browser:
+        page = await browser.get("/tasks?search=ada")
+    assert given == [0.1]
+    assert "Search on in older ones" in text_of(page)
 
 
 def _timeless(text: str) -> str:

@@ -10,13 +10,13 @@ from fastapi.responses import HTMLResponse
 from ...errors import BadTask
 from ...flow.lines import COUNTED
 from ...queue_views import QueueView, counted_ago, list_queues
-from ...searching import SEARCH_SECONDS
 from ...status import Status
 from ...views import NEWEST, SCAN_LIMIT, TaskFilter, TaskPage, list_tasks
 from .visiting import Visit, Visiting
 
 router = APIRouter(include_in_schema=False)
 ROWS = 50
+SEARCH_SECONDS = 0.1  # a page is there at once, and leads on
 COUNT_LIMIT = 10_000
 WORDS = ("status", "queue", "entrypoint", "job_id", "fingerprint", "search")
 TABS = ("QUEUED", "RUNNING", "SCHEDULED", "PENDING", "FAILED", "COMPLETED", "CANCELLED", "UPSTREAM_FAILED", "SKIPPED")
