@@ -57,6 +57,12 @@ OLD_WAKE_UP = """
 INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_ids, created_at)
 VALUES ('x', 0, 0, 1, '{}', now() - interval '1 h')
 """
+DONE_BY_MINUTE = """
+INSERT INTO aaiclick_queue.figures (minute, queue, entrypoint, completed, waits, runs)
+SELECT date_trunc('minute', now()) - make_interval(mins => back), 'x', 'a.b',
+       CASE WHEN back <= 5 THEN 30 ELSE 9000 END, '{}', '{}'
+FROM generate_series(0, 8) AS back
+"""
 HTML = {"Accept": "text/html"}
 LINK = re.compile(r'(?:href|action)="([^"#][^"]*)"')
 
@@ -547,6 +553,23 @@ async def test_a_queue_that_nobody_serves_or_that_is_paused_never_drains(setting
         await browser.post("/api/v1/queues/reports/pause", json={})
         assert "never paused" in text_of(await browser.get("/queues/reports"))
         assert "never paused" in text_of(await browser.get("/queues"))
+
+
+async def test_what_waits_in_a_paused_queue_could_not_start(settings: Settings, db: Database) -> None:
+    await put_one(db, queue="parked")
+    await db.fetch("UPDATE aaiclick_queue.ready SET ready_at = now() - interval '2 h'")
+    async with browsing(settings) as browser:
+        assert "In line 1 tasks that could start now Oldest waits 2h" in text_of(await browser.get("/"))
+        await browser.post("/api/v1/queues/parked/pause", json={})
+        assert "In line 0 tasks that could start now Oldest waits –" in text_of(await browser.get("/"))
+
+
+@pytest.mark.parametrize("hours", [1, 6, 24, 168])
+async def test_done_a_minute_is_of_the_last_five_full_minutes(settings: Settings, db: Database, hours: int) -> None:
+    await db.fetch(DONE_BY_MINUTE)
+    async with browsing(settings) as browser:
+        page = await browser.get("/", params={"hours": hours})
+    assert "Done a minute 30 over the last 5 minutes" in text_of(page)
 
 
 async def test_a_queue_that_runs_dry_while_it_is_looked_at_is_shown_empty(settings: Settings) -> None:

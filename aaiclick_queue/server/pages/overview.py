@@ -32,6 +32,7 @@ async def overview(at: Visiting) -> HTMLResponse:
     hours = at.hours()
     charts = kept(at, ("throughput", hours), lambda: throughput(at.db, hours))
     rows = await queue_rows(at)
+    going = [one.view for one in rows if not one.view.paused_at]  # of a paused queue nothing could start
     workers = [one for one in await list_workers(at.db) if one.status in ("ACTIVE", "STOPPING")]
     [outbox] = await at.db.fetch(OUTBOX, COUNT_LIMIT + 1)
     jobs = [
@@ -45,12 +46,12 @@ async def overview(at: Visiting) -> HTMLResponse:
         title="Overview",
         topics="queues,tasks,jobs,workers,failures,alarms",
         hours=hours,
-        waiting=sum(one.view.ready for one in rows),
-        waiting_is_more=any(one.view.ready_is_more for one in rows),
-        counted_ago=counted_ago([one.view for one in rows]),
+        waiting=sum(one.ready for one in going),
+        waiting_is_more=any(one.ready_is_more for one in going),
+        counted_ago=counted_ago(going),
         running=sum(one.view.running for one in rows),
         slots=sum(one.slots for one in workers),
-        oldest=max((one.view.oldest_seconds or 0 for one in rows), default=0),
+        oldest=max((one.oldest_seconds or 0 for one in going), default=0),
         outbox=outbox["oldest"],
         workers=workers,
         queues=_by_need(rows)[:8],
