@@ -19,8 +19,9 @@ from aaiclick_queue.errors import PostgresUnavailable
 from aaiclick_queue.flow.detect import EVENTS, Found, keep_alarms
 from aaiclick_queue.flow.watch import INVARIANT
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.queue_views import WorkerTotals
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.pages import keeping, overview, queues, schedules, tasks
+from aaiclick_queue.server.pages import keeping, overview, queues, schedules, tasks, workers
 from aaiclick_queue.server.pages.crons import in_words
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
@@ -29,7 +30,7 @@ from aaiclick_queue.tokens import create_token
 from aaiclick_queue.views import TaskPage
 from tests.server.seeding import ALARM, FIGURES, SAMPLES, Seeded, seed
 from tests.servers import Databases
-from tests.tools import Proxy, changed, put_one
+from tests.tools import Proxy, changed, put_one, register_worker
 
 PAGES = (
     *(
@@ -145,12 +146,12 @@ async def test_figures_are_read_once_in_a_moment_and_states_whenever_somebody_lo
         read.append("figures")
         return {}
 
-    async def workers(*_: Any, **__: Any) -> list[Any]:
+    async def workers(*_: Any, **__: Any) -> WorkerTotals:
         read.append("workers")
-        return []
+        return WorkerTotals(0, 0, 0, 0, 0)
 
     monkeypatch.setattr(queues, "read_queue_figures", figures)
-    monkeypatch.setattr(overview, "list_workers", workers)
+    monkeypatch.setattr(overview, "read_worker_totals", workers)
     async with browsing(shop[0]) as browser:
         for _ in range(3):
             assert (await browser.get("/")).status_code == 200
@@ -218,6 +219,67 @@ async def test_schedules_are_turned_page_by_page(
         assert "sweep" in second.text
         assert "nightly_rollup" not in second.text
         assert "after=" not in second.text
+
+
+async def test_all_workers_are_counted_and_one_that_takes_a_queue_is_found_among_many(
+    settings: Settings, db: Database
+) -> None:
+    serving = await register_worker(db)
+    await db.fetch("UPDATE aaiclick_queue.workers SET queues = '{parked}', started_at = now() - interval '1 h'")
+    for _ in range(149):
+        await register_worker(db)
+    await put_one(db, queue="parked")
+    async with browsing(settings) as browser:
+        first, outbox = text_of(await browser.get("/")), text_of(await browser.get("/outbox"))
+        assert "of 1,500 slots" in first
+        assert "Workers 150 alive" in first
+        assert "workers alive: 150" in outbox
+        parked = await browser.get("/queues/parked")
+        assert f"/workers/{serving}" in parked.text
+        assert "The newest 100 of more" in text_of(await browser.get("/queues/default"))
+        told = (await browser.get("/api/v1/overview")).json()
+    assert len(told["workers"]) == 100
+    assert told["workers_are_more"] is True
+    assert told["queues_are_more"] is False
+    assert told["worker_totals"] == {"live": 150, "active": 150, "lost": 0, "slots": 1500, "running": 0}
+
+
+async def test_workers_are_turned_page_by_page(
+    settings: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SHOWN", 2)
+    ids = {str(await register_worker(db)) for _ in range(5)}
+    seen: list[str] = []
+    async with browsing(settings) as browser:
+        following = ["/workers"]
+        while following:
+            page = await browser.get(unescape(following[0]))
+            assert "Alive 5" in text_of(page)
+            seen += re.findall(r'<tr data-key="(\d+)"', page.text)
+            following = re.findall(r'href="(/workers\?after=[^"]+)"', page.text)
+        assert (await browser.get("/workers?after=nowhere")).status_code == 200
+    assert len(seen) == 5
+    assert set(seen) == ids
+
+
+async def test_queues_are_turned_page_by_page_and_the_first_page_says_that_there_are_more(
+    settings: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queues, overview):
+        monkeypatch.setattr(module, "SHOWN", 2)
+    for name in "abcde":
+        await put_one(db, queue=name)
+    seen: list[str] = []
+    async with browsing(settings) as browser:
+        following = ["/queues"]
+        while following:
+            page = await browser.get(unescape(following[0]))
+            seen += re.findall(r'<tr data-key="(\w+)"', page.text)
+            following = re.findall(r'href="(/queues\?after=[^"]+)"', page.text)
+        first = text_of(await browser.get("/"))
+    assert seen == list("abcde")
+    assert "In line 2+" in first
+    assert "of the first 2 by name" in first
 
 
 async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) -> None:
