@@ -85,16 +85,16 @@ class Looked(msgspec.Struct):
 async def look_through(
     db: Database, statement: str, search: Search, asked: Sequence[Any], *, seconds: float | None = None
 ) -> Looked:
-    """Go through tasks as `asked` (before, how many, filters …, hits wanted, which) until there are enough hits.
+    """Go through tasks as `asked` (before, how many, filters …, hits wanted, which, words) until there are enough hits.
 
     With `seconds` it ends when Postgres has looked for as long, wherever it is.
     """
-    before, at_most, *filters, limit, which = asked
+    before, at_most, *filters, limit, which, words = asked
     looked, took, part = Looked(before), 0.0, FIRST_PART
     while looked.before is not None and looked.searched < at_most and len(looked.ids) < limit:
         part = min(part, at_most - looked.searched)
         began = time.monotonic()
-        [row] = await db.fetch(statement, looked.before, part, *filters, part, which, *search.arguments)
+        [row] = await db.fetch(statement, looked.before, part, *filters, part, which, *search.arguments, *words)
         # Without the hits that are then read: how far it comes would tell of those that are not shown.
         took += time.monotonic() - began
         looked.searched += row["passed"]

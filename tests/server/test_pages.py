@@ -358,6 +358,23 @@ async def test_a_page_and_the_api_answer_a_right_guess_of_a_secret_as_a_wrong_on
             assert _timeless(right.text.replace("hunter2", "hunter1")) == _timeless(wrong.text)
 
 
+async def test_the_list_takes_the_filter_words_of_acts(settings: Settings, db: Database) -> None:
+    meant, other = await put_one(db, priority=5), await put_one(db, priority=6)
+    async with browsing(settings) as browser:
+        page = await browser.get("/tasks?priority=5")
+        assert f'data-key="{meant}"' in page.text
+        assert f'data-key="{other}"' not in page.text
+        assert "&#34;priority&#34;: 5" in page.text or "&#34;priority&#34;:5" in page.text
+        found = (await browser.get("/api/v1/tasks", params={"priority": 5})).json()
+        assert [one["id"] for one in found["items"]] == [str(meant)]
+        assert (await browser.get("/api/v1/tasks", params={"older_than": 3600})).json()["items"] == []
+        assert "No task matches" in text_of(await browser.get("/tasks?older_than=1h"))
+        for wrong in ("priority=high", "older_than=yesterday"):
+            page = await browser.get(f"/tasks?{wrong}")
+            assert 'role="alert"' in page.text
+            assert 'data-key="' not in page.text
+
+
 async def test_a_page_gives_its_search_a_tenth_of_a_second(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
 
