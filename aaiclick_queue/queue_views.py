@@ -16,6 +16,7 @@ from .postgres import Database
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 LATEST = 10**17 - 1  # microseconds
+PLACE = r"^[01]\.[0-9]{1,17}\.[0-9]{1,19}$"  # of a worker in the list
 
 _WORKERS = """
 SELECT w.id::text AS id, w.status, w.hostname, w.pid, w.queues, w.slots, w.fleet,
@@ -27,11 +28,21 @@ FROM aaiclick_queue.workers w
 """
 _ENDED = "(w.status IN ('LOST', 'STOPPED'))"
 WORKERS = f"""{_WORKERS}
-WHERE $2::boolean IS NULL OR {_ENDED} > $2 OR {_ENDED} = $2 AND (
-    w.started_at < $3::timestamptz OR w.started_at = $3::timestamptz AND w.id > $4::bigint)
+WHERE ($2::boolean IS NULL OR {_ENDED} > $2 OR {_ENDED} = $2 AND (
+    w.started_at < $3::timestamptz OR w.started_at = $3::timestamptz AND w.id > $4::bigint))
+  AND ($5::text IS NULL OR w.status = 'ACTIVE' AND w.queues && ARRAY[$5::text, '*'])
 ORDER BY {_ENDED}, w.started_at DESC, w.id LIMIT $1
 """
 WORKER = f"{_WORKERS} WHERE w.id = $1"
+WORKER_TOTALS = """
+SELECT count(*) FILTER (WHERE w.status IN ('ACTIVE', 'STOPPING')) AS live,
+       count(*) FILTER (WHERE w.status = 'ACTIVE') AS active,
+       count(*) FILTER (WHERE w.status = 'LOST' AND w.last_heartbeat > now() - interval '1 h') AS lost,
+       coalesce(sum(w.slots) FILTER (WHERE w.status IN ('ACTIVE', 'STOPPING')), 0)::bigint AS slots,
+       coalesce(sum(l.n) FILTER (WHERE w.status IN ('ACTIVE', 'STOPPING')), 0)::bigint AS running
+FROM aaiclick_queue.workers w
+LEFT JOIN (SELECT worker_id, count(*) AS n FROM aaiclick_queue.leases GROUP BY worker_id) AS l ON l.worker_id = w.id
+"""
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -97,6 +108,16 @@ class WorkerView(msgspec.Struct, frozen=True):
         return f"{int(self.status in ('LOST', 'STOPPED'))}.{max(0, min(began, LATEST))}.{self.id}"
 
 
+class WorkerTotals(msgspec.Struct, frozen=True):
+    """All workers together; slots and runs are those of the ones that live."""
+
+    live: int
+    active: int  # of those that live: not stopping
+    lost: int  # in the last hour
+    slots: int
+    running: int
+
+
 async def list_queues(
     db: Database, *, limit: int = 100, name: str | None = None, after: str | None = None, counted: int | None = None
 ) -> list[QueueView]:
@@ -129,13 +150,21 @@ def _counted_before(row: Any) -> dict[str, Any]:
     return {"ready": row["sampled"], "ready_is_more": False, "ready_at_seconds": row["sampled_seconds"]}
 
 
-async def list_workers(db: Database, *, limit: int = 100, after: str | None = None) -> list[WorkerView]:
-    """Workers, those that live first, then the newest; those behind the place of one."""
+async def list_workers(
+    db: Database, *, limit: int = 100, after: str | None = None, queue: str | None = None
+) -> list[WorkerView]:
+    """Workers, those that live first, then the newest; those behind the place of one, or that take from a queue."""
     place: tuple[Any, ...] = (None, None, None)
     if after is not None:
         ended, began, number = (int(part) for part in after.split("."))
         place = bool(ended), EPOCH + timedelta(microseconds=began), min(number, 2**63 - 1)
-    return [WorkerView(**dict(row)) for row in await db.fetch(WORKERS, limit, *place)]
+    return [WorkerView(**dict(row)) for row in await db.fetch(WORKERS, limit, *place, queue)]
+
+
+async def read_worker_totals(db: Database) -> WorkerTotals:
+    """How many workers there are and what they have, however many."""
+    [row] = await db.fetch(WORKER_TOTALS)
+    return WorkerTotals(**dict(row))
 
 
 async def get_worker(db: Database, worker_id: int) -> WorkerView | None:

@@ -1,7 +1,8 @@
 """Search in arguments: text, `path.to.key=value`, or JSON that they contain, among the newest tasks; there is no index.
 
-Postgres finds what may be meant; what is shown of its arguments has to match too, so that nobody can guess a secret.
-Looked through part by part, so that a search ends with its first page, or in time, and can be gone on with.
+Postgres finds what may be meant; what is shown of its arguments has to match too, and what is not shown moves nothing
+of the answer, so that nobody can guess a secret. Looked through part by part, so that a search ends with its first
+page, or in time, and can be gone on with.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from .postgres import Database
 from .redaction import shown_json
 
 LONGEST = 1_000
-ROUNDS = 20  # pages of hits that are looked through for what may be shown
 _PATH = re.compile(r"([\w-]+(?:\.[\w-]+)*)=(.*)", re.DOTALL)
 
 SEARCH_LIMIT = 100_000  # tasks that one search goes through
-SEARCH_SECONDS = 1.0  # of one answer to somebody who waits for a page: a busy server leads on from where it came
+SEARCH_SECONDS = 1.0  # of one answer over HTTP: a busy server leads on from where it came
 FIRST_PART, LONGEST_PART = 2_000, 20_000
+READ_AT_ONCE = 500  # arguments of hits, which may be long
 
 # $8 text, $9 path, $10 its value, $11 JSON that is contained, $12 text that is not ASCII. What has no other letters is
 # lowered as ASCII: half of the time. JSON is given as such: read from its text for each row, it took a third more.
@@ -84,21 +85,22 @@ class Looked(msgspec.Struct):
 async def look_through(
     db: Database, statement: str, search: Search, asked: Sequence[Any], *, seconds: float | None = None
 ) -> Looked:
-    """Go through tasks as `asked` (before, how many, filters …, hits wanted, which) until there are enough hits.
+    """Go through tasks as `asked` (before, how many, filters …, hits wanted, which, words) until there are enough hits.
 
-    With `seconds` it ends when they are over, wherever it is.
+    With `seconds` it ends when Postgres has looked for as long, wherever it is.
     """
-    before, at_most, *filters, limit, which = asked
-    looked, began, part, rounds = Looked(before), time.monotonic(), FIRST_PART, 0
-    while looked.before is not None and looked.searched < at_most and len(looked.ids) < limit and rounds < ROUNDS:
+    before, at_most, *filters, limit, which, words = asked
+    looked, took, part = Looked(before), 0.0, FIRST_PART
+    while looked.before is not None and looked.searched < at_most and len(looked.ids) < limit:
         part = min(part, at_most - looked.searched)
-        [row] = await db.fetch(statement, looked.before, part, *filters, limit, which, *search.arguments)
+        began = time.monotonic()
+        [row] = await db.fetch(statement, looked.before, part, *filters, part, which, *search.arguments, *words)
+        # Without the hits that are then read: how far it comes would tell of those that are not shown.
+        took += time.monotonic() - began
         looked.searched += row["passed"]
-        looked.ids = (looked.ids + await shown_hits(db, row["ids"], search))[:limit]
-        is_full = len(row["ids"]) >= limit
-        looked.before = row["ids"][-1] if is_full else row["last"] if row["passed"] >= part else None
-        rounds += is_full
-        took = time.monotonic() - began
+        looked.ids += await shown_hits(db, row["ids"], search, limit - len(looked.ids))
+        is_full = len(looked.ids) >= limit
+        looked.before = looked.ids[-1] if is_full else row["last"] if row["passed"] >= part else None
         part = min(2 * part, LONGEST_PART)
         if seconds is not None:
             if took >= seconds:
@@ -108,14 +110,16 @@ async def look_through(
     return looked
 
 
-async def shown_hits(db: Database, ids: list[int], search: Search) -> list[int]:
-    """Those of the tasks whose arguments match as they are shown."""
-    if not ids:
-        return []
-    rows = await db.fetch(KWARGS, ids)
-    names = db.settings.redact_names
-    found = {row["id"] for row in rows if search.finds(shown_json(row["kwargs"], names))}
-    return [one for one in ids if one in found]
+async def shown_hits(db: Database, ids: Sequence[int], search: Search, limit: int) -> list[int]:
+    """The first of the tasks whose arguments match as they are shown."""
+    names, found = db.settings.redact_names, list[int]()
+    for at in range(0, len(ids), READ_AT_ONCE):
+        some = ids[at : at + READ_AT_ONCE]
+        kwargs = {row["id"]: row["kwargs"] for row in await db.fetch(KWARGS, some)}
+        found += [one for one in some if one in kwargs and search.finds(shown_json(kwargs[one], names))]
+        if len(found) >= limit:
+            break
+    return found[:limit]
 
 
 def _written(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .flow.place import in_line
-from .flow.wanted import alike
+from .flow.wanted import alike, of_words
 from .job_nodes import of_job
 from .searching import HIT
 
@@ -90,28 +90,37 @@ _SOURCES = {
 }
 
 
-def _listed(source: str, kind: str, order: str = "t.id DESC") -> str:
+def _listed(source: str, kind: str, order: str = "t.id DESC", *, words: str = "true") -> str:
     """A page of those that are wanted, looked at one by one; and only then the places of what is on it."""
     is_at = _IS_AT[kind] if kind in (ANY, ENDED) else f"{_OPEN} AND {_IS_AT[kind]}"
     page = f"""SELECT {_OF_T} FROM {source}
-WHERE {is_at} AND {_OF_NAMES.format(row="t")}
+WHERE {is_at} AND {_OF_NAMES.format(row="t")} AND {words}
 ORDER BY {order} LIMIT $6"""
     return f"SELECT {_COLUMNS}\nFROM ({page}) AS t\n{PLACES}\nORDER BY {_AFTERWARDS.get(order, order)}"
 
 
-def _searched(source: str, kind: str) -> str:
+def _with_words(source: str) -> str:
+    """The source with the columns of words that are rarely asked for, which other statements need not read."""
+    source = source.replace("status, name,", "status, concurrency_key, correlation_id, name,")
+    return source.replace("r.kwargs, r.status,", "r.kwargs, r.concurrency_key, r.correlation_id, r.status,")
+
+
+def _which(source: str) -> str:
+    """The parameter of sources that take one, where the source does not."""
+    return "true" if "$7" in source else "$7::text IS NULL"
+
+
+def _searched(source: str, kind: str, *, words: str = "true") -> str:
     """A part of the source: which of it are meant, how many were passed, and the last of them.
 
     What a row says by itself comes first, then its arguments, and its place is looked up for the few that match.
     """
-    source = source.replace("status, name,", "status, kwargs, name,")
+    source = source.replace("id, status,", "id, kwargs, status,")
     own, place = (_IS_AT[kind], "true") if kind in (ANY, ENDED) else (_OPEN, _IS_AT[kind])
-    which = "true" if "$7" in source else "$7::text IS NULL"
-    hit = f"{own} AND {_OF_NAMES.format(row='t')} AND {which} AND {HIT} AND {place}"
-    return f"""WITH looked AS MATERIALIZED (SELECT t.id, {hit} AS is_hit FROM {source}),
-hits AS MATERIALIZED (SELECT id FROM looked WHERE is_hit ORDER BY id DESC LIMIT $6)
-SELECT ARRAY(SELECT id FROM hits ORDER BY id DESC) AS ids, count(*) AS passed, min(looked.id) AS last FROM looked
-WHERE (SELECT count(*) FROM hits) < $6 OR looked.id >= (SELECT min(id) FROM hits)"""
+    hit = f"{own} AND {_OF_NAMES.format(row='t')} AND {words} AND {_which(source)} AND {HIT} AND {place}"
+    return f"""WITH looked AS MATERIALIZED (SELECT t.id, {hit} AS is_hit FROM {source})
+SELECT ARRAY(SELECT id FROM looked WHERE is_hit ORDER BY id DESC LIMIT $6) AS ids, count(*) AS passed, min(id) AS last
+FROM looked"""
 
 
 def kind_of(status: str | None) -> str:
@@ -121,6 +130,16 @@ def kind_of(status: str | None) -> str:
 
 LISTED = {
     (name, kind): _listed(source, kind, _ORDERS.get(name, "t.id DESC"))
+    for name, source in _SOURCES.items()
+    for kind in _IS_AT
+}
+LISTED_BY_WORDS = {
+    (name, kind): _listed(
+        _with_words(source),
+        kind,
+        _ORDERS.get(name, "t.id DESC"),
+        words=f"{_which(source)} AND {of_words('$8::jsonb')}",
+    )
     for name, source in _SOURCES.items()
     for kind in _IS_AT
 }
@@ -147,6 +166,11 @@ _SEARCHED_IN = {
     "alike": _part("failures", _ALIKE_PAGE, meant=_OF_JOB),
 }
 SEARCHED = {(name, kind): _searched(source, kind) for name, source in _SEARCHED_IN.items() for kind in _IS_AT}
+SEARCHED_BY_WORDS = {
+    (name, kind): _searched(_with_words(source), kind, words=of_words("$13::jsonb"))
+    for name, source in _SEARCHED_IN.items()
+    for kind in _IS_AT
+}
 _IN_ORDER = _OF_TASKS.format(page=f"{of_job('$7::bigint')} AND id > $1 ORDER BY job_id, id")
 FIRST_OF_JOB = {kind: _listed(_IN_ORDER, kind, "t.job_id, t.id") for kind in _IS_AT}
 # One by one, as above: joined, all five million tasks were read in their order, 20 s for a search that found one.

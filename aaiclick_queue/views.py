@@ -5,6 +5,7 @@ Rows are frozen structs that encode to JSON as they are; ids are texts, because 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,7 +28,9 @@ from .view_rows import (
     EVENTS,
     FIRST_OF_JOB,
     LISTED,
+    LISTED_BY_WORDS,
     SEARCHED,
+    SEARCHED_BY_WORDS,
     TASK,
     TASK_EXISTS,
     TASKS_BY_ID,
@@ -159,11 +162,22 @@ class TaskFilter(msgspec.Struct, frozen=True):
     job_id: int | None = None
     fingerprint: str | None = None  # of failures that are alike
     search: str | None = None  # in arguments: text, key=value, or JSON that they contain
+    key: str | None = None  # of their concurrency
+    correlation_id: str | None = None
+    priority: int | None = None
+    older_than: float | None = None  # seconds since they were created
 
     @property
     def is_set(self) -> bool:
         """Whether any task is left out."""
-        return any((self.status, self.queue, self.entrypoint, self.search))
+        return any((self.status, self.queue, self.entrypoint, self.search, self.words))
+
+    @property
+    def words(self) -> list[str]:
+        """The words that few ask for, as one parameter of the statements that know them; none where none is given."""
+        names = ("key", "correlation_id", "priority", "older_than")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return [json.dumps(given)] if given else []
 
     @property
     def which(self) -> list[Any]:
@@ -197,9 +211,7 @@ async def list_tasks(
     wanted = wanted or TaskFilter()
     if wanted.search is not None:
         return await _search(db, wanted, limit=limit, before=before, seconds=seconds)
-    asked = [before, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit]
-    rows = await db.fetch(LISTED[wanted.source, kind_of(wanted.status)], *asked, *wanted.which)
-    tasks = [TaskRow(**dict(row)) for row in rows]
+    tasks = await newest_tasks(db, wanted, limit=limit, before=before)
     if len(tasks) >= limit:
         return TaskPage(tasks, tasks[-1].id)
     beyond = await _beyond(db, wanted, before, SCAN_LIMIT)
@@ -207,9 +219,10 @@ async def list_tasks(
 
 
 async def _search(db: Database, wanted: TaskFilter, *, limit: int, before: int, seconds: float | None) -> TaskPage:
-    search, statement = Search.of(wanted.search or ""), SEARCHED[wanted.source, kind_of(wanted.status)]
+    search, statements = Search.of(wanted.search or ""), SEARCHED_BY_WORDS if wanted.words else SEARCHED
+    statement = statements[wanted.source, kind_of(wanted.status)]
     which = wanted.which[0] if wanted.which else None
-    asked = [before, SEARCH_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit, which]
+    asked = [before, SEARCH_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit, which, wanted.words]
     looked = await look_through(db, statement, search, asked, seconds=seconds)
     rows = await db.fetch(TASKS_BY_ID, NEWEST, 1, None, None, None, limit, looked.ids) if looked.ids else []
     tasks = [TaskRow(**dict(row)) for row in rows]
@@ -217,10 +230,15 @@ async def _search(db: Database, wanted: TaskFilter, *, limit: int, before: int, 
     return TaskPage(tasks, goes_on, looked.searched, goes_on is not None)
 
 
-async def newest_tasks(db: Database, wanted: TaskFilter, *, limit: int) -> list[TaskRow]:
-    """The first page alone, for those who do not turn it: where the next one would start is not looked for."""
-    asked = [NEWEST, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit]
-    rows = await db.fetch(LISTED[wanted.source, kind_of(wanted.status)], *asked, *wanted.which)
+async def newest_tasks(db: Database, wanted: TaskFilter, *, limit: int, before: int = NEWEST) -> list[TaskRow]:
+    """One page alone, for those who do not turn it: where the next one would start is not looked for."""
+    asked = [before, SCAN_LIMIT, wanted.status, wanted.queue, wanted.entrypoint, limit, *wanted.which]
+    place = wanted.source, kind_of(wanted.status)
+    if wanted.words:
+        which = () if wanted.which else (None,)
+        rows = await db.fetch(LISTED_BY_WORDS[place], *asked, *which, *wanted.words)
+    else:
+        rows = await db.fetch(LISTED[place], *asked)
     return [TaskRow(**dict(row)) for row in rows]
 
 

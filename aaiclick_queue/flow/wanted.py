@@ -36,15 +36,20 @@ def of_names(row: str, where: str) -> str:
              OR right({row}.entrypoint, length({where}->>'entrypoint') + 1) = '.' || ({where}->>'entrypoint'))"""
 
 
+def of_words(where: str) -> str:
+    """Whether the task `t` has the key, the correlation, the priority and the age that the filter names."""
+    return f"""({where}->>'key' IS NULL OR t.concurrency_key = {where}->>'key')
+        AND ({where}->>'correlation_id' IS NULL OR t.correlation_id = {where}->>'correlation_id')
+        AND ({where}->>'priority' IS NULL OR t.priority = ({where}->>'priority')::int)
+        AND ({where}->>'older_than' IS NULL
+             OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))"""
+
+
 def wanted(where: str) -> str:
     """Whether the task `t` is meant by the filter, a jsonb expression; its place is not looked at."""
     return f"""{of_names("t", where)}
-        AND ({where}->>'key' IS NULL OR t.concurrency_key = {where}->>'key')
-        AND ({where}->>'correlation_id' IS NULL OR t.correlation_id = {where}->>'correlation_id')
+        AND {of_words(where)}
         AND ({where}->>'job_id' IS NULL OR t.job_id = ({where}->>'job_id')::bigint)
-        AND ({where}->>'priority' IS NULL OR t.priority = ({where}->>'priority')::int)
-        AND ({where}->>'older_than' IS NULL
-             OR t.created_at < now() - make_interval(secs => ({where}->>'older_than')::float8))
         AND ({where}->>'fingerprint' IS NULL
              OR EXISTS (SELECT FROM aaiclick_queue.failures f WHERE f.task_id = t.id
                         AND f.fingerprint = {where}->>'fingerprint')

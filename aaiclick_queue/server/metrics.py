@@ -211,7 +211,8 @@ def _beyond(rows: Any, place: str, found: Found, shares: Mapping[str, float]) ->
     counts = {row["name"]: row[place] for row in rows}
     cut = [row["name"] for row in rows if row[place] >= row["share"]]
     if place == "ready":
-        counts |= {row["name"]: row["counted"] for row in rows if row["name"] in cut and row["counted"] is not None}
+        seen = {row["name"]: row["counted"] for row in rows if row["name"] in cut and row["counted"] is not None}
+        counts |= {name: max(n, counts[name]) for name, n in seen.items()}
         cut = [row["name"] for row in rows if row["name"] in cut and row["counted"] is None]
     left = max(0, found.live(place) - sum(n for name, n in counts.items() if name not in cut))
     known = sum(shares.get(name, 0.0) for name in cut)

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from .. import errors
+from ..clickhouse import ClickHouseAway
 from ..flow.dedupe import sqlstate
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _STATUS: dict[type[Exception], int] = {
     errors.PostgresUnavailable: 503,
     errors.SchemaMismatch: 503,
     errors.SettingsError: 503,
+    ClickHouseAway: 503,
     errors.MissingExtra: 501,
     errors.UnknownTask: 404,
     errors.UnknownJob: 404,

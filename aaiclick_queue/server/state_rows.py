@@ -9,7 +9,9 @@ from __future__ import annotations
 from ..job_nodes import of_job
 
 # $1: rows of all lines together that are counted, shared out among the queues. $2: names. $3: rows of a place without
-# an index by queue. The oldest of a rank need not be its first, so the first twenty are looked at.
+# an index by queue. The oldest of a rank need not be its first, so the first twenty are looked at; of the ranks the
+# twenty that go first and, where there are others, the ten that go last, for those starve. What a line longer than
+# its share has is told as the background has seen it last; a sample beyond 10,000 may have been cut.
 QUEUE_STATE = """
 WITH RECURSIVE line AS (
     (SELECT queue FROM aaiclick_queue.ready ORDER BY queue LIMIT 1)
@@ -40,7 +42,8 @@ WITH RECURSIVE line AS (
     SELECT greatest(100, $1 / greatest(count(*), 1)) AS n FROM named
 )
 SELECT named.name, coalesce(q.paused_at IS NOT NULL, false) AS paused, q.objective_seconds, share.n AS share,
-       CASE WHEN q.ready_counted_at > now() - interval '1 minute' THEN q.ready_count END AS counted,
+       CASE WHEN s.ready <= 10000 AND coalesce(q.ready_counted_at < s.minute, true) THEN s.ready
+            WHEN q.ready_counted_at > now() - interval '2 minutes' THEN q.ready_count END AS counted,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.ready r WHERE r.queue = named.name
                               LIMIT (SELECT n FROM share)) AS capped) AS ready,
        (SELECT count(*) FROM (SELECT FROM aaiclick_queue.held h WHERE h.queue = named.name
@@ -50,9 +53,18 @@ SELECT named.name, coalesce(q.paused_at IS NOT NULL, false) AS paused, q.objecti
             UNION ALL
             SELECT (SELECT r.rank FROM aaiclick_queue.ready r WHERE r.queue = named.name AND r.rank > ranks.rank
                     ORDER BY r.rank LIMIT 1)
-            FROM ranks WHERE ranks.rank IS NOT NULL)
+            FROM ranks WHERE ranks.rank IS NOT NULL
+        ), last AS (
+            (SELECT r.rank FROM aaiclick_queue.ready r WHERE r.queue = named.name
+                 AND (SELECT rank FROM ranks OFFSET 20 LIMIT 1) IS NOT NULL
+             ORDER BY r.queue DESC, r.rank DESC LIMIT 1)
+            UNION ALL
+            SELECT (SELECT r.rank FROM aaiclick_queue.ready r WHERE r.queue = named.name AND r.rank < last.rank
+                    ORDER BY r.queue DESC, r.rank DESC LIMIT 1)
+            FROM last WHERE last.rank IS NOT NULL)
         SELECT extract(epoch FROM now() - min(first.ready_at))::float8
-        FROM (SELECT rank FROM ranks WHERE rank IS NOT NULL LIMIT 20) AS k
+        FROM ((SELECT rank FROM ranks WHERE rank IS NOT NULL LIMIT 20)
+              UNION (SELECT rank FROM last WHERE rank IS NOT NULL LIMIT 10)) AS k
         CROSS JOIN LATERAL (
             SELECT r.ready_at FROM aaiclick_queue.ready r WHERE r.queue = named.name AND r.rank = k.rank
             ORDER BY r.order_key, r.task_id LIMIT 20) AS first) AS oldest_seconds,
@@ -66,6 +78,10 @@ FROM named CROSS JOIN share
 LEFT JOIN later ON later.queue = named.name
 LEFT JOIN leased ON leased.queue = named.name
 LEFT JOIN aaiclick_queue.queues q ON q.name = named.name
+LEFT JOIN LATERAL (
+    SELECT ready, minute FROM aaiclick_queue.samples WHERE queue = named.name AND minute = ANY(ARRAY[
+        date_trunc('minute', now()), date_trunc('minute', now()) - interval '1 min'])
+    ORDER BY minute DESC LIMIT 1) AS s ON true
 ORDER BY named.name
 """
 SYSTEM_STATE = """

@@ -35,7 +35,7 @@ from tests.dag.test_prune_jobs import finished
 from tests.flow.test_prune import ended as ended_tasks
 from tests.operate import log_tasks as tasks
 from tests.operate.conftest import ClickHouse
-from tests.tools import changed, count, running_worker, until
+from tests.tools import changed, claim, count, end, put_one, register_worker, running_worker, until
 
 MODULE = "tests.operate.log_tasks"
 WEEK = Policy(7 * DAY, 30 * DAY)
@@ -118,6 +118,31 @@ async def test_while_clickhouse_is_away_tasks_go_on_and_their_lines_come_later(
             read_logs(elsewhere, handle.id)
         clickhouse.come()
         await there(elsewhere, handle.id, 5)
+
+
+async def test_while_clickhouse_is_away_the_page_of_a_task_says_so_and_its_log_is_a_503(
+    elsewhere: Settings, db: Database, clickhouse: ClickHouse
+) -> None:
+    worker_id = await register_worker(db)
+    ran = await put_one(db)
+    [run] = await claim(db, worker_id)
+    await end(db, run, Failed(Error("ValueError", "no luck")))
+    waits = await put_one(db)
+    clickhouse.go()
+    app = create_app(elsewhere, auth="open")
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as http,
+    ):
+        of_ran, of_waiting = [await http.get(f"/tasks/{one}") for one in (ran, waits)]
+        log = await http.get(f"/api/v1/tasks/{ran}/logs")
+    assert (of_ran.status_code, of_waiting.status_code, log.status_code) == (200, 200, 503)
+    assert "Its log cannot be read now: ClickHouse at" in of_ran.text
+    assert "secret" not in of_ran.text
+    assert "It has not run yet." in of_waiting.text
+    assert "ClickHouse" not in of_waiting.text
+    assert log.headers["retry-after"]
 
 
 def test_what_waits_for_clickhouse_is_bounded_and_what_is_dropped_is_counted(

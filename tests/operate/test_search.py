@@ -62,6 +62,28 @@ async def test_other_filters_hold_too(db: Database) -> None:
     assert len(await found(db, "ada", status=Status.QUEUED)) == 3
 
 
+@pytest.mark.parametrize("search", [None, "ada"])
+@pytest.mark.parametrize("source", [{}, {"status": Status.FAILED}, {"status": Status.QUEUED}, {"queue": "default"}])
+@pytest.mark.parametrize(
+    "word", [{"key": "k1"}, {"correlation_id": "order-7"}, {"priority": 5}, {"older_than": 1800.0}]
+)
+async def test_the_filter_words_of_acts_hold_in_lists_too(
+    db: Database, search: str | None, source: dict[str, Any], word: dict[str, Any]
+) -> None:
+    worker_id = await register_worker(db)
+    marks = {"concurrency_key": "k1", "correlation_id": "order-7"}
+    await put_one(db, '{"to": "ada"}', max_attempts=1)
+    meant = await put_one(db, '{"to": "ada"}', max_attempts=1, priority=5, task=marks)
+    await put_one(db, '{"to": "ada"}', max_attempts=1)
+    await db.fetch("UPDATE aaiclick_queue.tasks SET created_at = now() - interval '1 h' WHERE id = $1", meant)
+    if source.get("status") == Status.FAILED:
+        for run in await claim(db, worker_id):
+            await end(db, run, Failed(Error("ValueError", "no luck")))
+    page = await list_tasks(db, TaskFilter(search=search, **source, **word))
+    assert [int(one.id) for one in page.tasks] == [meant]
+    assert page.before is None
+
+
 async def test_the_page_says_how_many_were_looked_through_and_whether_there_are_more(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +157,24 @@ async def test_hits_that_may_not_be_shown_do_not_hide_older_ones(db: Database) -
         await put_one(db, '{"password": "hunter2"}')
     page = await list_tasks(db, TaskFilter(search="hunter2"), limit=2)
     assert [int(one.id) for one in page.tasks] == [shown]
+
+
+@pytest.mark.parametrize("limit", [1, 20, 50])
+@pytest.mark.parametrize("secret", ['{"$secret": "hunter2"}', '"hunter2"'])
+async def test_the_answer_to_a_right_guess_is_the_one_to_a_wrong_guess(db: Database, secret: str, limit: int) -> None:
+    for _ in range(25):
+        await put_one(db, f'{{"password": {secret}}}')
+    right, wrong = [await list_tasks(db, TaskFilter(search=guess), limit=limit) for guess in ("hunter2", "hunter1")]
+    assert right == wrong
+    assert (right.searched, right.before) == (25, None)
+
+
+async def test_a_full_page_leads_on_to_the_next_hit(db: Database) -> None:
+    ids = [await put_one(db, '{"to": "ada"}') for _ in range(5)]
+    page = await list_tasks(db, TaskFilter(search="ada"), limit=3)
+    assert page.before == str(ids[2])
+    page = await list_tasks(db, TaskFilter(search="ada"), limit=3, before=ids[2])
+    assert [int(one.id) for one in page.tasks] == [ids[1], ids[0]]
 
 
 @pytest.mark.parametrize("search", ["", "  ", "x" * 1001, "{not json"])

@@ -24,6 +24,14 @@ from tests.plans.explain import Node
 from tests.tools import age, changed, claim, end, leased, make_due, put, register_worker, running_worker
 
 MANY = 60_000
+SAMPLED_LINE = """
+INSERT INTO aaiclick_queue.samples (minute, queue, ready, running, delayed, held, created, oldest_seconds)
+VALUES (date_trunc('minute', now()), 'mail', $1, 0, 0, 0, 0, 0)
+"""
+COUNTED_LINE = """
+INSERT INTO aaiclick_queue.queues (name, ready_count, ready_counted_at)
+VALUES ('mail', 15000, now() - make_interval(secs => $1))
+"""
 
 
 async def look(db: Database) -> Samples:
@@ -91,6 +99,30 @@ async def test_the_age_is_that_of_claimable_tasks_alone(db: Database) -> None:
     assert value(found, "oldest_ready_age_seconds", queue="mail") == 0
     assert value(found, "queue_paused", queue="mail") == 1
     assert value(found, "task_queue_depth", queue="mail") == 2
+
+
+async def test_tasks_that_starve_behind_many_other_priorities_are_seen(db: Database) -> None:
+    await ensure_partitions(db)
+    for priority in range(60):
+        await put(db, queue="mail", priority=priority)
+    await db.fetch("UPDATE aaiclick_queue.ready SET ready_at = now() - interval '1 h' WHERE rank = 0")
+    assert (value(await look(db), "oldest_ready_age_seconds", queue="mail") or 0) >= 3600
+
+
+@pytest.mark.parametrize(
+    ("sampled", "counted_seconds_ago", "depth"),
+    [(700, None, 700), (700, 119, 700), (20_000, 100, 15_000), (700, 0, 15_000)],
+)
+async def test_a_long_line_is_as_long_as_the_background_saw_it_last(
+    db: Database, sampled: int, counted_seconds_ago: int | None, depth: int
+) -> None:
+    await put(db, queue="mail", count=650)
+    await db.fetch(SAMPLED_LINE, sampled)
+    if counted_seconds_ago is not None:
+        await db.fetch(COUNTED_LINE, counted_seconds_ago)
+    for number in range(4):  # lines have less than 650 of what is counted
+        await put(db, queue=f"other{number}")
+    assert value(await look(db), "task_queue_depth", queue="mail") == depth
 
 
 async def test_delayed_tasks_that_are_due_are_told(db: Database) -> None:

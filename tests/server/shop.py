@@ -46,6 +46,16 @@ async def talk(words: list[str], seconds: float = 0) -> None:
         await asyncio.sleep(seconds)
 
 
+@task(max_attempts=3, retry_delay=0.01)
+async def talk_again(seconds: float = 0) -> None:
+    attempt = current().attempt
+    for word in ("begins and says much more than the next", "ends") if attempt == 1 else ("begins", "ends"):
+        print(f"attempt {attempt} {word}", flush=True)  # noqa: T201 - on purpose
+        await asyncio.sleep(seconds)
+    if attempt < 3:
+        raise ConnectionError("once more")
+
+
 @task
 async def plan(day: str) -> list[int]:
     return [1, 2, 3]

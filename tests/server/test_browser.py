@@ -662,6 +662,16 @@ def test_the_log_of_a_run_is_followed(site: Site, page: Page) -> None:
     expect(page.locator(".log")).to_contain_text("two")
 
 
+def test_the_log_of_every_attempt_is_followed(site: Site, page: Page) -> None:
+    task_id = site.enqueue("tests.server.shop.talk_again", '{"seconds": 1.5}', queue="default")
+    site.until("SELECT count(*) FROM aaiclick_queue.leases WHERE task_id = %s", int(task_id))
+    page.goto(f"/tasks/{task_id}")
+    words = page.locator(".log .words")
+    for attempt in (1, 2, 3):
+        expect(words.filter(has_text=f"attempt {attempt} begins")).to_have_count(1)
+        expect(words.filter(has_text=f"attempt {attempt} ends")).to_have_count(1)
+
+
 def test_a_worker_that_is_killed_is_lost_and_one_shows_its_stacks_and_is_stopped(site: Site, page: Page) -> None:
     page.goto("/workers")
     assert site.worker is not None

@@ -19,16 +19,18 @@ from aaiclick_queue.errors import PostgresUnavailable
 from aaiclick_queue.flow.detect import EVENTS, Found, keep_alarms
 from aaiclick_queue.flow.watch import INVARIANT
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.queue_views import WorkerTotals
 from aaiclick_queue.server import create_app
-from aaiclick_queue.server.pages import keeping, overview, queues, schedules
+from aaiclick_queue.server.pages import keeping, overview, queues, schedules, tasks, workers
 from aaiclick_queue.server.pages.crons import in_words
 from aaiclick_queue.server.pages.rendering import PATHS
 from aaiclick_queue.server.pages.traces import parts_of
 from aaiclick_queue.server.roles import Who, needed_role
 from aaiclick_queue.tokens import create_token
+from aaiclick_queue.views import TaskPage
 from tests.server.seeding import ALARM, FIGURES, SAMPLES, Seeded, seed
 from tests.servers import Databases
-from tests.tools import Proxy, changed
+from tests.tools import Proxy, changed, put_one, register_worker
 
 PAGES = (
     *(
@@ -55,6 +57,12 @@ PAGES = (
 OLD_WAKE_UP = """
 INSERT INTO aaiclick_queue.outbox (queue, rank, order_key, n, task_ids, created_at)
 VALUES ('x', 0, 0, 1, '{}', now() - interval '1 h')
+"""
+DONE_BY_MINUTE = """
+INSERT INTO aaiclick_queue.figures (minute, queue, entrypoint, completed, waits, runs)
+SELECT date_trunc('minute', now()) - make_interval(mins => back), 'x', 'a.b',
+       CASE WHEN back <= 5 THEN 30 ELSE 9000 END, '{}', '{}'
+FROM generate_series(0, 8) AS back
 """
 HTML = {"Accept": "text/html"}
 LINK = re.compile(r'(?:href|action)="([^"#][^"]*)"')
@@ -138,12 +146,12 @@ async def test_figures_are_read_once_in_a_moment_and_states_whenever_somebody_lo
         read.append("figures")
         return {}
 
-    async def workers(*_: Any, **__: Any) -> list[Any]:
+    async def workers(*_: Any, **__: Any) -> WorkerTotals:
         read.append("workers")
-        return []
+        return WorkerTotals(0, 0, 0, 0, 0)
 
     monkeypatch.setattr(queues, "read_queue_figures", figures)
-    monkeypatch.setattr(overview, "list_workers", workers)
+    monkeypatch.setattr(overview, "read_worker_totals", workers)
     async with browsing(shop[0]) as browser:
         for _ in range(3):
             assert (await browser.get("/")).status_code == 200
@@ -213,6 +221,67 @@ async def test_schedules_are_turned_page_by_page(
         assert "after=" not in second.text
 
 
+async def test_all_workers_are_counted_and_one_that_takes_a_queue_is_found_among_many(
+    settings: Settings, db: Database
+) -> None:
+    serving = await register_worker(db)
+    await db.fetch("UPDATE aaiclick_queue.workers SET queues = '{parked}', started_at = now() - interval '1 h'")
+    for _ in range(149):
+        await register_worker(db)
+    await put_one(db, queue="parked")
+    async with browsing(settings) as browser:
+        first, outbox = text_of(await browser.get("/")), text_of(await browser.get("/outbox"))
+        assert "of 1,500 slots" in first
+        assert "Workers 150 alive" in first
+        assert "workers alive: 150" in outbox
+        parked = await browser.get("/queues/parked")
+        assert f"/workers/{serving}" in parked.text
+        assert "The newest 100 of more" in text_of(await browser.get("/queues/default"))
+        told = (await browser.get("/api/v1/overview")).json()
+    assert len(told["workers"]) == 100
+    assert told["workers_are_more"] is True
+    assert told["queues_are_more"] is False
+    assert told["worker_totals"] == {"live": 150, "active": 150, "lost": 0, "slots": 1500, "running": 0}
+
+
+async def test_workers_are_turned_page_by_page(
+    settings: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "SHOWN", 2)
+    ids = {str(await register_worker(db)) for _ in range(5)}
+    seen: list[str] = []
+    async with browsing(settings) as browser:
+        following = ["/workers"]
+        while following:
+            page = await browser.get(unescape(following[0]))
+            assert "Alive 5" in text_of(page)
+            seen += re.findall(r'<tr data-key="(\d+)"', page.text)
+            following = re.findall(r'href="(/workers\?after=[^"]+)"', page.text)
+        assert (await browser.get("/workers?after=nowhere")).status_code == 200
+    assert len(seen) == 5
+    assert set(seen) == ids
+
+
+async def test_queues_are_turned_page_by_page_and_the_first_page_says_that_there_are_more(
+    settings: Settings, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (queues, overview):
+        monkeypatch.setattr(module, "SHOWN", 2)
+    for name in "abcde":
+        await put_one(db, queue=name)
+    seen: list[str] = []
+    async with browsing(settings) as browser:
+        following = ["/queues"]
+        while following:
+            page = await browser.get(unescape(following[0]))
+            seen += re.findall(r'<tr data-key="(\w+)"', page.text)
+            following = re.findall(r'href="(/queues\?after=[^"]+)"', page.text)
+        first = text_of(await browser.get("/"))
+    assert seen == list("abcde")
+    assert "In line 2+" in first
+    assert "of the first 2 by name" in first
+
+
 async def test_pages_tell_what_the_tables_hold(shop: tuple[Settings, Seeded]) -> None:
     settings, ids = shop
     async with browsing(settings) as browser:
@@ -275,6 +344,54 @@ async def test_all_that_match_a_job_can_be_acted_on_and_a_search_says_why_not(sh
         searched = await browser.get("/tasks", params={"search": "to=user3@shop.invalid"})
         assert "all matching" not in searched.text
         assert "filter without arguments" in text_of(searched)
+
+
+async def test_a_page_and_the_api_answer_a_right_guess_of_a_secret_as_a_wrong_one(
+    settings: Settings, db: Database
+) -> None:
+    for _ in range(25):
+        await put_one(db, '{"code": {"$secret": "hunter2"}}')
+    async with browsing(settings) as browser:
+        for path in ("/api/v1/tasks?limit=1&search={}", "/tasks?search={}"):
+            right, wrong = [await browser.get(path.format(guess)) for guess in ("hunter2", "hunter1")]
+            assert right.status_code == 200
+            assert _timeless(right.text.replace("hunter2", "hunter1")) == _timeless(wrong.text)
+
+
+async def test_the_list_takes_the_filter_words_of_acts(settings: Settings, db: Database) -> None:
+    meant, other = await put_one(db, priority=5), await put_one(db, priority=6)
+    async with browsing(settings) as browser:
+        page = await browser.get("/tasks?priority=5")
+        assert f'data-key="{meant}"' in page.text
+        assert f'data-key="{other}"' not in page.text
+        assert "&#34;priority&#34;: 5" in page.text or "&#34;priority&#34;:5" in page.text
+        found = (await browser.get("/api/v1/tasks", params={"priority": 5})).json()
+        assert [one["id"] for one in found["items"]] == [str(meant)]
+        assert (await browser.get("/api/v1/tasks", params={"older_than": 3600})).json()["items"] == []
+        assert "No task matches" in text_of(await browser.get("/tasks?older_than=1h"))
+        for wrong in ("priority=high", "older_than=yesterday"):
+            page = await browser.get(f"/tasks?{wrong}")
+            assert 'role="alert"' in page.text
+            assert 'data-key="' not in page.text
+
+
+async def test_a_page_gives_its_search_a_tenth_of_a_second(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    async def listed(*_: Any, seconds: float, **__: Any) -> TaskPage:
+        given.append(seconds)
+        return TaskPage([], "123", 4_000, True)
+
+    monkeypatch.setattr(tasks, "list_tasks", listed)
+    async with browsing(settings) as browser:
+        page = await browser.get("/tasks?search=ada")
+    assert given == [0.1]
+    assert "Search on in older ones" in text_of(page)
+
+
+def _timeless(text: str) -> str:
+    """A page without its moments and its tokens."""
+    return re.sub(r"\d{4}-\d\d-\d\dT[^\"]+|\d\d:\d\d:\d\d|[\w-]{24,}", "", text)
 
 
 async def test_a_region_is_drawn_alone(shop: tuple[Settings, Seeded]) -> None:
@@ -515,6 +632,23 @@ async def test_a_queue_that_nobody_serves_or_that_is_paused_never_drains(setting
         await browser.post("/api/v1/queues/reports/pause", json={})
         assert "never paused" in text_of(await browser.get("/queues/reports"))
         assert "never paused" in text_of(await browser.get("/queues"))
+
+
+async def test_what_waits_in_a_paused_queue_could_not_start(settings: Settings, db: Database) -> None:
+    await put_one(db, queue="parked")
+    await db.fetch("UPDATE aaiclick_queue.ready SET ready_at = now() - interval '2 h'")
+    async with browsing(settings) as browser:
+        assert "In line 1 tasks that could start now Oldest waits 2h" in text_of(await browser.get("/"))
+        await browser.post("/api/v1/queues/parked/pause", json={})
+        assert "In line 0 tasks that could start now Oldest waits –" in text_of(await browser.get("/"))
+
+
+@pytest.mark.parametrize("hours", [1, 6, 24, 168])
+async def test_done_a_minute_is_of_the_last_five_full_minutes(settings: Settings, db: Database, hours: int) -> None:
+    await db.fetch(DONE_BY_MINUTE)
+    async with browsing(settings) as browser:
+        page = await browser.get("/", params={"hours": hours})
+    assert "Done a minute 30 over the last 5 minutes" in text_of(page)
 
 
 async def test_a_queue_that_runs_dry_while_it_is_looked_at_is_shown_empty(settings: Settings) -> None:

@@ -112,7 +112,9 @@ async def task_logs(
     task_id: Task,
     desk: AtDesk,
     attempt: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="The last one unless given.")] = None,
-    after: Annotated[int, Query(ge=0, le=2**62, description="`after` of the page before.")] = 0,
+    after: Annotated[
+        int, Query(ge=0, le=2**62, description="`after` of the page before, given with its `attempt`.")
+    ] = 0,
     limit: Limit = 1000,
     level: Annotated[Level | None, Query(description="Only lines of this level or a graver one.")] = None,
     newest: Annotated[bool, Query(description="The last lines instead of the first.")] = False,

@@ -14,7 +14,7 @@ from ...flow.lines import COUNTED
 from ...flow.prune import Policy, seconds_of
 from ...flow.prune_by_hand import AFTER, prune_for
 from ...history import history_of
-from ...queue_views import QueueView, WorkerView, list_queues, list_workers
+from ...queue_views import QueueView, WorkerTotals, WorkerView, list_queues, list_workers, read_worker_totals
 from ...settings import PREFIX, Settings
 from ..answers import Answer, Api, Asked, Id, Limit, audits_itself
 from ..auditing import audit
@@ -24,6 +24,7 @@ from ..roles import Admin
 api = Api("system")
 Days = Annotated[float, Field(ge=0, le=36600)] | Literal["forever"]
 PRUNE_SECONDS = 10.0  # of one request: proxies wait for a minute, some for half of one
+LISTED = 100  # queues and workers of an overview
 
 OUTBOX = """
 SELECT o.id::text AS id, o.created_at, o.queue, o.n, extract(epoch FROM now() - o.created_at)::float8 AS age_seconds
@@ -52,11 +53,17 @@ class OutboxPage(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """What waits and what works, at one look; `open_jobs` is exact to 10,000."""
+    """What waits and what works, at one look; `open_jobs` is exact to 10,000.
+
+    Of more than 100 queues or workers the first are listed, and the routes of each lead on; totals are of all workers.
+    """
 
     queues: list[QueueView]
     workers: list[WorkerView]
     open_jobs: int
+    worker_totals: WorkerTotals
+    queues_are_more: bool
+    workers_are_more: bool
 
 
 class SettingView(msgspec.Struct, frozen=True):
@@ -102,9 +109,17 @@ class Prune(Asked):
 
 @api.get("/overview")
 async def overview(desk: AtDesk) -> Overview:
-    """Queues, workers and open jobs."""
-    queues, workers = await list_queues(desk.db, counted=COUNTED), await list_workers(desk.db)
-    return Overview(queues, workers, min(10_000, await desk.db.fetchval(OPEN_JOBS)))
+    """Queues, workers and open jobs; the first 100 of each, and what all workers have together."""
+    queues = await list_queues(desk.db, limit=LISTED + 1, counted=COUNTED)
+    workers = await list_workers(desk.db, limit=LISTED + 1)
+    return Overview(
+        queues[:LISTED],
+        workers[:LISTED],
+        min(10_000, await desk.db.fetchval(OPEN_JOBS)),
+        await read_worker_totals(desk.db),
+        queues_are_more=len(queues) > LISTED,
+        workers_are_more=len(workers) > LISTED,
+    )
 
 
 @api.get("/outbox")

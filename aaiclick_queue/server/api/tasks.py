@@ -8,6 +8,7 @@ import msgspec
 from fastapi import Path, Query
 from pydantic import Field
 
+from ...durations import MOST
 from ...errors import UnknownTask
 from ...job_views import find_job
 from ...searching import SEARCH_SECONDS
@@ -43,6 +44,10 @@ async def list_all_tasks(
     job_id: Annotated[Name | None, Query(description="Id or name of a job.")] = None,
     fingerprint: Annotated[Fingerprint | None, Query(description="Only those that failed alike.")] = None,
     search: Annotated[Search | None, Query(description="In arguments: text, key=value, or JSON.")] = None,
+    key: Annotated[Name | None, Query(description="Their concurrency_key.")] = None,
+    correlation_id: Name | None = None,
+    priority: Annotated[int | None, Query(ge=-32768, le=32767)] = None,
+    older_than: Annotated[float | None, Query(ge=0, le=MOST, description="Seconds since they were created.")] = None,
     limit: Limit = 50,
     before: Id | None = None,
 ) -> TasksFound:
@@ -53,7 +58,7 @@ async def list_all_tasks(
     number = None if job_id is None else await find_job(desk.db, job_id)
     page = await list_tasks(
         desk.db,
-        TaskFilter(status, queue, entrypoint, number, fingerprint, search),
+        TaskFilter(status, queue, entrypoint, number, fingerprint, search, key, correlation_id, priority, older_than),
         limit=limit,
         before=before or NEWEST,
         seconds=SEARCH_SECONDS,

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Path, Query
 
 from ...flow.heartbeat import Counters, set_status
-from ...queue_views import WorkerView, get_worker, list_workers
+from ...queue_views import PLACE, WorkerView, get_worker, list_workers
 from ...stacks import READ_STACKS, ask_for_stacks
 from ...status import WorkerStatus
 from ..answers import Api, Done, Id, Limit, Page
@@ -20,7 +20,7 @@ from ..roles import Writer
 
 api = Api("workers")
 WorkerId = Annotated[Id, Path(description="Its id.")]
-Place = Annotated[str, Query(pattern=r"^[01]\.[0-9]{1,17}\.[0-9]{1,19}$", description="`after` of the page before.")]
+Place = Annotated[str, Query(pattern=PLACE, description="`after` of the page before.")]
 LOOK_SECONDS = 0.2
 
 

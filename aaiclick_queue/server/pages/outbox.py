@@ -9,8 +9,8 @@ from fastapi.responses import HTMLResponse
 
 from ... import doctor
 from ...errors import PostgresUnavailable
-from ...flow.lines import COUNTED
-from ...queue_views import list_queues, list_workers
+from ...flow.lines import COUNTED, QUEUES_LIMIT
+from ...queue_views import list_queues, read_worker_totals
 from .visiting import Visit, Visiting
 from .waking import look_at_redis
 
@@ -50,7 +50,7 @@ async def outbox(at: Visiting) -> HTMLResponse:
     """Delivery and storage."""
     db = at.db
     [row] = await db.fetch(OUTBOX, COUNT_LIMIT + 1)
-    queues, workers = await list_queues(db, counted=COUNTED), await list_workers(db)
+    queues = await list_queues(db, limit=QUEUES_LIMIT, counted=COUNTED)
     tables: list[dict[str, Any]] = [dict(one) for one in await db.fetch(TABLES, at.desk.settings.postgres_schema)]
     [store] = await db.fetch(STORE)
     return await at.show(
@@ -65,7 +65,7 @@ async def outbox(at: Visiting) -> HTMLResponse:
         ready=sum(one.ready for one in queues),
         running=sum(one.running for one in queues),
         oldest_ready=max((one.oldest_seconds or 0 for one in queues), default=0),
-        live=sum(one.status == "ACTIVE" for one in workers),
+        live=(await read_worker_totals(db)).active,
         redis=await look_at_redis(at, [one.name for one in queues]),
         **await checked(at),
         tables=tables,

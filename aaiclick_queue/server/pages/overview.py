@@ -10,13 +10,13 @@ from fastapi.responses import HTMLResponse
 
 from ...failing import list_failures
 from ...job_views import JobFilter, read_jobs
-from ...queue_views import counted_ago, list_workers
+from ...queue_views import counted_ago, read_worker_totals
 from ...registered import read_next_due
 from ...status import JobStatus
 from .jobs import progress_bar
 from .keeping import kept
 from .outbox import COUNT_LIMIT, OUTBOX
-from .queues import QueueRow, queue_rows
+from .queues import SHOWN, QueueRow, queue_rows
 from .trends import components, throughput
 from .visiting import Visit, Visiting
 from .waking import look_at_redis
@@ -32,7 +32,9 @@ async def overview(at: Visiting) -> HTMLResponse:
     hours = at.hours()
     charts = kept(at, ("throughput", hours), lambda: throughput(at.db, hours))
     rows = await queue_rows(at)
-    workers = [one for one in await list_workers(at.db) if one.status in ("ACTIVE", "STOPPING")]
+    rows, is_cut = rows[:SHOWN], len(rows) > SHOWN
+    going = [one.view for one in rows if not one.view.paused_at]  # of a paused queue nothing could start
+    workers = await read_worker_totals(at.db)
     [outbox] = await at.db.fetch(OUTBOX, COUNT_LIMIT + 1)
     jobs = [
         one
@@ -45,15 +47,15 @@ async def overview(at: Visiting) -> HTMLResponse:
         title="Overview",
         topics="queues,tasks,jobs,workers,failures,alarms",
         hours=hours,
-        waiting=sum(one.view.ready for one in rows),
-        waiting_is_more=any(one.view.ready_is_more for one in rows),
-        counted_ago=counted_ago([one.view for one in rows]),
+        waiting=sum(one.ready for one in going),
+        waiting_is_more=is_cut or any(one.ready_is_more for one in going),
+        counted_ago=counted_ago(going),
         running=sum(one.view.running for one in rows),
-        slots=sum(one.slots for one in workers),
-        oldest=max((one.view.oldest_seconds or 0 for one in rows), default=0),
+        oldest=max((one.oldest_seconds or 0 for one in going), default=0),
         outbox=outbox["oldest"],
         workers=workers,
         queues=_by_need(rows)[:8],
+        first_queues=SHOWN if is_cut else None,
         jobs=[(one, progress_bar(one)) for one in jobs],
         schedules=await read_next_due(at.db, limit=SCHEDULES),
         failures=(await list_failures(at.db, hours=24, limit=6, jobs=False)).groups,

@@ -23,6 +23,7 @@ from .visiting import Visit, Visiting
 
 router = APIRouter(include_in_schema=False)
 SHOWN = 200
+WORKERS_SHOWN = 100  # of one queue
 
 
 class QueueRow(msgspec.Struct, frozen=True):
@@ -68,9 +69,9 @@ SELECT name, objective_seconds FROM aaiclick_queue.queues WHERE objective_second
 
 
 async def queue_rows(at: Visit, name: str | None = None) -> list[QueueRow]:
-    """Queues with all that is known of them, the first 200 by name."""
+    """Queues with all that is known of them, by name: the first 200, and one more where there are others."""
     figures = _figures(at)  # on their way while the queues are counted
-    return await _rows_of(at, await list_queues(at.db, limit=SHOWN, name=name, counted=COUNTED), figures)
+    return await _rows_of(at, await list_queues(at.db, limit=SHOWN + 1, name=name, counted=COUNTED), figures)
 
 
 def _figures(at: Visit) -> Kept[dict[str, QueueFigures]]:
@@ -110,8 +111,18 @@ def bar_of(view: QueueView) -> Markup:
 @router.get("/queues")
 async def queues(at: Visiting) -> HTMLResponse:
     """Every queue that has work, a pause, a limit or a worker."""
-    rows = await queue_rows(at)
-    return await at.show("queues.html", section="queues", title="Queues", topics="queues,tasks", rows=rows)
+    after = at.asked("after") or None
+    figures = _figures(at)
+    found = await list_queues(at.db, limit=SHOWN + 1, after=after, counted=COUNTED)
+    return await at.show(
+        "queues.html",
+        section="queues",
+        title="Queues",
+        topics="queues,tasks",
+        rows=await _rows_of(at, found[:SHOWN], figures),
+        is_first=after is None,
+        more=found[SHOWN - 1].name if len(found) > SHOWN else None,
+    )
 
 
 @router.get("/queues/{name:path}")
@@ -128,7 +139,7 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
             section="queues",
         )
     rows = rows or await _rows_of(at, [QueueView.empty(name)], _figures(at))
-    workers = [one for one in await list_workers(at.db) if one.status == "ACTIVE" and {name, "*"} & set(one.queues)]
+    workers = await list_workers(at.db, limit=WORKERS_SHOWN + 1, queue=name)
     return await at.show(
         "queue.html",
         section="queues",
@@ -136,7 +147,8 @@ async def queue(at: Visiting, name: str) -> HTMLResponse:
         topics="queues,tasks",
         row=rows[0],
         limit_fields=limit_fields(rows[0].limits, max_depth=rows[0].view.max_depth, objective=rows[0].objective),
-        workers=workers,
+        workers=workers[:WORKERS_SHOWN],
+        workers_are_more=len(workers) > WORKERS_SHOWN,
         tasks=newest,
         hours=hours,
         history=await history,

@@ -12,9 +12,10 @@ import msgspec
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from ...clickhouse import ClickHouseAway
 from ...log_lines import LogLine
 from ...redaction import masked_in
-from ...task_logs import list_log_attempts, read_last_logs
+from ...task_logs import LogPage, list_log_attempts, read_last_logs
 from ...timelines import Asked, last_line_of_unknown, read_timeline
 from ...views import AttemptView, TaskView, find_task_ids, get_task
 from .rendering import api, url
@@ -28,6 +29,7 @@ router = APIRouter(include_in_schema=False)
 EVENTS = 200
 LINES = 500
 RETRIED = ("FAILED", "CANCELLED")
+NOT_YET = "It has not run yet."
 NO_NUMBER = "no task is called {}: the id of one is a number, or the last six digits of it or more"
 
 
@@ -126,16 +128,17 @@ def steps_of(task: TaskView) -> list[Step]:
 
 async def log_of(at: Visit, task: TaskView, attempt: int | None) -> Log:
     """The last lines of an attempt; of one that may still say something, with where to ask for more."""
-    settings, number = at.desk.settings, int(task.id)
-    attempts = [one.attempt for one in await asyncio.to_thread(list_log_attempts, settings, number)]
-    page = await asyncio.to_thread(read_last_logs, settings, number, attempt=attempt, limit=LINES)
+    number, attempts, page = int(task.id), list[int](), LogPage([], 0, True, "none", attempt)
+    # What has not run has no lines: a ClickHouse that is away would be waited for in vain.
+    settings = at.desk.settings if task.attempts else at.desk.settings.model_copy(update={"clickhouse_url": None})
+    none = "This attempt printed and logged nothing, or its log is not kept here." if task.attempts else NOT_YET
+    try:
+        attempts = [one.attempt for one in await asyncio.to_thread(list_log_attempts, settings, number)]
+        page = await asyncio.to_thread(read_last_logs, settings, number, attempt=attempt, limit=LINES)
+    except ClickHouseAway as error:
+        none = f"Its log cannot be read now: {error}"
     is_live = not task.is_final and (attempt is None or attempt >= task.attempt)
     path = api("tasks/{}/logs", task.id) + (f"?attempt={attempt}" if attempt else "")
-    none = (
-        "It has not run yet."
-        if not task.attempts
-        else "This attempt printed and logged nothing, or its log is not kept here."
-    )
     return Log(page.lines, page.after, page.attempt, attempts, path, is_live, none)
 
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
+from ...durations import EXAMPLES, MOST, duration
 from ...errors import BadTask
 from ...flow.lines import COUNTED
 from ...queue_views import QueueView, counted_ago, list_queues
-from ...searching import SEARCH_SECONDS
 from ...status import Status
 from ...views import NEWEST, SCAN_LIMIT, TaskFilter, TaskPage, list_tasks
 from .visiting import Visit, Visiting
 
 router = APIRouter(include_in_schema=False)
 ROWS = 50
+SEARCH_SECONDS = 0.1  # a page is there at once, and leads on
 COUNT_LIMIT = 10_000
-WORDS = ("status", "queue", "entrypoint", "job_id", "fingerprint", "search")
+BY_WORDS = ("key", "correlation_id", "priority", "older_than")
+WORDS = ("status", "queue", "entrypoint", "job_id", "fingerprint", "search", *BY_WORDS)
 TABS = ("QUEUED", "RUNNING", "SCHEDULED", "PENDING", "FAILED", "COMPLETED", "CANCELLED", "UPSTREAM_FAILED", "SKIPPED")
 WAITING = ("PENDING", "SCHEDULED", "QUEUED", "RUNNING")
 COUNT_FAILURES = """
@@ -34,6 +37,7 @@ async def tasks(at: Visiting) -> HTMLResponse:
     before = at.number("before") or NEWEST
     wrong = ""
     try:
+        _check(asked, wanted)
         page = await list_tasks(at.db, wanted, limit=ROWS, before=before, seconds=SEARCH_SECONDS)
     except BadTask as error:
         page, wrong = TaskPage([], None), str(error)
@@ -68,14 +72,27 @@ def wanted_of(asked: dict[str, str]) -> TaskFilter:
         job_id=int(job) if job.isascii() and job.isdigit() and int(job) < 2**63 else None,
         fingerprint=asked["fingerprint"] or None,
         search=asked["search"] or None,
+        key=asked["key"] or None,
+        correlation_id=asked["correlation_id"] or None,
+        priority=int(asked["priority"]) if re.fullmatch(r"-?[0-9]{1,5}", asked["priority"]) else None,
+        older_than=duration(asked["older_than"]) if asked["older_than"] else None,
     )
+
+
+def _check(asked: dict[str, str], wanted: TaskFilter) -> None:
+    """Refuse what is no number and no duration: a list without that filter would be taken for what it finds."""
+    if asked["priority"] and (wanted.priority is None or not -32768 <= wanted.priority <= 32767):
+        raise BadTask(f"priority={asked['priority']}: give a whole number from -32768 to 32767")
+    if asked["older_than"] and (wanted.older_than is None or wanted.older_than > MOST):
+        raise BadTask(f"older_than={asked['older_than']} is no duration: write {EXAMPLES}; at most 100 years")
 
 
 def where_of(asked: dict[str, str], wanted: TaskFilter) -> dict[str, Any]:
     """The same filter as acts on many tasks take it; nothing where they cannot mean what the page shows."""
     if asked["search"] or (asked["job_id"] and wanted.job_id is None):
         return {}
-    return {word: value for word, value in asked.items() if value}
+    numbers = {word: value for word in ("priority", "older_than") if (value := getattr(wanted, word)) is not None}
+    return {word: value for word, value in asked.items() if value} | numbers
 
 
 async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bool, float | None]]:
@@ -83,7 +100,7 @@ async def counts_of(at: Visit, asked: dict[str, str]) -> dict[str, tuple[int, bo
 
     Counted to 10,000 a queue, 60,000 in all; of those that ended, only failures are.
     """
-    if asked["entrypoint"] or asked["job_id"] or asked["search"] or asked["fingerprint"]:
+    if any(asked[word] for word in ("entrypoint", "job_id", "search", "fingerprint", *BY_WORDS)):
         return {}
     views = await list_queues(at.db, limit=1000, name=asked["queue"] or None, counted=COUNTED)
     counts = {

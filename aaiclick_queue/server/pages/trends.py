@@ -9,7 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from ...buckets import RUN_BUCKETS, WAIT_BUCKETS
-from ...figures import QueueSample, QueueTrend, Throughput, read_queue_trend, read_throughput
+from ...figures import FINE_HOURS, RATE_MINUTES, QueueSample, QueueTrend, Throughput, read_queue_trend, read_throughput
 from ...orchestrator import LoopView, Orchestrator, read_orchestrator
 from ...postgres import Database
 from ..drawing.charts import NARROW, WIDE, Column, Mark, columns, histogram, line_chart, lines
@@ -17,7 +17,6 @@ from ..drawing.graphs import brief
 from ..drawing.twins import MOMENT, twin
 
 ENDS = ("completed", "failed", "retried", "lost", "cancelled")
-RATE_MINUTES = 5
 HALF, SLIM = 520.0, 300.0
 Draw = Callable[..., Markup]
 Drawn = tuple[Markup, Markup, Markup]  # for a wide screen, for a narrow one, and as a table
@@ -36,11 +35,11 @@ async def throughput(db: Database, hours: int) -> dict[str, Any]:
     bars = [Column(one.start, {kind: getattr(one, kind) for kind in ENDS}) for one in found]
     total = {kind: sum(getattr(one, kind) for one in found) for kind in ENDS}
     told = ", ".join(f"{count:,} {kind}" for kind, count in total.items() if count)
-    recent = found[-RATE_MINUTES - 1 : -1] if hours <= 6 else found[-1:]
-    minutes = RATE_MINUTES if hours <= 6 else 60
+    by_minute = found if hours <= FINE_HOURS else await read_throughput(db, hours=1)
+    recent = by_minute[-RATE_MINUTES - 1 : -1]  # full ones
     return {
         "charts": _charts(bars, f"Tasks that ended: {told}", await deploys(db, hours)) if any(total.values()) else None,
-        "done_per_minute": sum(one.completed for one in recent) / minutes if recent else None,
+        "done_per_minute": sum(one.completed for one in recent) / RATE_MINUTES,
         "failed_sum": total["failed"],
         "latency": _latency(found),
     }

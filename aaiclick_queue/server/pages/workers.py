@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
-from ...queue_views import WorkerView, get_worker, list_workers
+from ...queue_views import PLACE, WorkerView, get_worker, list_workers, read_worker_totals
 from ..drawing.charts import state_bar
 from .trouble import not_found
 from .visiting import Visit, Visiting
@@ -50,18 +51,18 @@ async def _rows(at: Visit, found: list[WorkerView]) -> list[dict[str, Any]]:
 @router.get("/workers")
 async def workers(at: Visiting) -> HTMLResponse:
     """Workers, those that live first; one that ended is shown for an hour."""
-    found = [one for one in await list_workers(at.db, limit=SHOWN) if _is_recent(one)]
-    live = [one for one in found if one.status in ("ACTIVE", "STOPPING")]
+    after = at.asked("after") if re.match(PLACE, at.asked("after")) else None
+    found = await list_workers(at.db, limit=SHOWN + 1, after=after)
+    shown = [one for one in found[:SHOWN] if _is_recent(one)]
     return await at.show(
         "workers.html",
         section="workers",
         title="Workers",
         topics="workers",
-        rows=await _rows(at, found),
-        slots=sum(one.slots for one in live),
-        running=sum(one.running for one in live),
-        live=len(live),
-        lost=sum(one.status == "LOST" for one in found),
+        rows=await _rows(at, shown),
+        totals=await read_worker_totals(at.db),
+        is_first=after is None,
+        more=found[SHOWN - 1].place if len(found) > SHOWN and _is_recent(found[SHOWN]) else None,
     )
 
 
