@@ -26,7 +26,7 @@ from tests.bench.measures import CUTS
 from tests.bench.peers import peers
 from tests.bench.scale_places import delaying_proxy, round_trip_ms
 from tests.bench.scale_sizes import FULL, QUICK
-from tests.bench.soak import Sample
+from tests.bench.soak import Sample, _flat
 from tests.bench.systems import ours
 from tests.bench.venvs import lock_of
 from tests.bench.verdict import ALONE, BARE, REDIS, Asked, verdict
@@ -229,10 +229,27 @@ def test_a_mark_without_figures_says_that_and_why() -> None:
     assert verdict(ROWS, Asked(["latency"], [REDIS])) == []
 
 
-def test_dead_rows_are_held_against_those_alive_of_their_own_table() -> None:
+def test_dead_rows_are_held_against_those_alive() -> None:
     rows = {"ready": (12_000, 10), "tasks": (50_000, 60_000)}
     sample = Sample(at=0, runs=0, wal=0, tables=0, indexes=0, redis=0, stream=0, rss=0, rows=rows)
-    assert sample.worst() == (11_950, "ready")
+    assert sample.dead_above == 62_000 - 5 * 60_010
+    assert sample.worst() == (50_000, "tasks")
+
+
+@pytest.mark.parametrize(
+    ("values", "met"),
+    [
+        ([10.0, 10.0, 10.0, 10.0], True),
+        ([10.0, 10.0, 10.0, 10.1], False),
+        ([10.0, 10.2, 10.0, 10.1], True),  # up and down, and never above where it was
+    ],
+)
+def test_what_goes_up_and_down_does_not_grow(values: list[float], met: bool) -> None:
+    samples = [
+        Sample(at=300.0 * n, runs=0, wal=0, tables=value, indexes=0, redis=0, stream=0, rss=0, rows={})
+        for n, value in enumerate(values)
+    ]
+    assert _flat(samples, "tables", judged=True).met is met
 
 
 def test_sizes_say_what_they_leave_out_of_the_full_ones() -> None:

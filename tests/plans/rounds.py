@@ -61,6 +61,7 @@ COLD = {
     "reaper.REFRESH_DEPTHS": "as seldom as it is slow, counts up to max_depth",
     "lines.QUEUES": "every fifteen seconds by one process, and by hand: counts ten thousand a queue",
     "sample.CREATED_IN_MINUTE": "once a minute by one process, reads what was created in it, 100,000 at most",
+    "watch.SCHEDULE_NAMES": "where metrics are served alone, every fifteen seconds by one process: 200 names by id",
     "lines.COUNT_LONG_LINES": "as seldom as it is slow, counts whole lines",
     "reaper.SWEEP_SLOTS": "once a minute, looks at every slot",
     "admit.STOPPING_OF": "once a minute a worker, by an index on few rows",

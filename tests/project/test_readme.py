@@ -40,6 +40,8 @@ MODULE = "shop"  # the pages' tasks are called shop.…
 OF_OTHERS = {
     "CLICKHOUSE_PASSWORD",
     "KEDA_POSTGRES_URL",
+    "KEDA_TOKEN",
+    "METRICS_TOKEN",
     "NO_COLOR",
     "OTEL_TRACES_EXPORTER",
     "POSTGRES_PASSWORD",
