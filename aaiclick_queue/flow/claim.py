@@ -193,7 +193,7 @@ class Line:
             self.head.done(time.monotonic() - began, rows=len(rows), short=not self._full)
         elif not self._full:
             self.head.want()
-        _advance(self._lowest if scan == "lowest" else self._marks, rows, full=self._full)
+        _advance(self._lowest if scan == "lowest" else self._marks, rows)
         return rows
 
     async def _start(self, tx: Transaction, resting: AbstractSet[str]) -> tuple[Scan, list[tuple[str, Key]]]:
@@ -216,13 +216,13 @@ class Line:
         return mark if mark[0] == rank else (rank, *HEAD[1:])
 
 
-def _advance(marks: dict[str, Key], rows: Sequence[Record], *, full: bool) -> None:
-    # After a full claim from its lowest key: what lay before it was dead or somebody else's.
-    choose = min if full else max
+def _advance(marks: dict[str, Key], rows: Sequence[Record]) -> None:
+    # To the last one: what lies before it is dead or somebody else's. From the first, each claim walked once more over
+    # those of the one before, which stay in the index while a snapshot is held: half of what that cost.
     keys: dict[str, list[Key]] = {}
     for row in rows:
         keys.setdefault(row["queue"], []).append(_PLACE(row))
-    marks.update({queue: choose(places) for queue, places in keys.items()})
+    marks.update({queue: max(places) for queue, places in keys.items()})
 
 
 async def queues_in_line(tx: Transaction) -> list[str]:

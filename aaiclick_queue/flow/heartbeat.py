@@ -20,6 +20,8 @@ VALUES ($1, now() + make_interval(secs => $2::float8), $3, $4, $5, $6, 'ACTIVE',
 RETURNING extract(epoch FROM clock_timestamp())::float8 AS now
 """
 # A worker that was marked LOST stays it: the row is not found, and the worker comes back as a new incarnation.
+# Each run looked up by itself: joined as NOT EXISTS, a plan made while leases were few read all of them for a hash, a
+# second under a snapshot that keeps 400,000 dead ones.
 BEAT = """
 WITH beat AS (
     UPDATE aaiclick_queue.workers
@@ -32,8 +34,9 @@ WITH beat AS (
 SELECT extract(epoch FROM now())::float8 AS now, (SELECT status FROM beat) AS status, (SELECT asked FROM beat) AS asked,
        extract(epoch FROM pg_postmaster_start_time())::text AS server,
        ARRAY(SELECT run.n FROM unnest($3::bigint[], $4::int[]) WITH ORDINALITY AS run(task_id, run_epoch, n)
-             WHERE NOT EXISTS (SELECT FROM aaiclick_queue.leases l WHERE l.task_id = run.task_id
-                               AND l.run_epoch = run.run_epoch AND l.worker_id + 0 = $1)) AS gone,
+             LEFT JOIN LATERAL (SELECT true AS is_there FROM aaiclick_queue.leases l WHERE l.task_id = run.task_id
+                                AND l.run_epoch = run.run_epoch AND l.worker_id + 0 = $1 LIMIT 1) AS mine ON true
+             WHERE mine.is_there IS NULL) AS gone,
        CASE WHEN $5 THEN ARRAY(SELECT l.task_id FROM aaiclick_queue.leases l WHERE l.worker_id = $1
                                AND l.claimed_at < now() - interval '5 s' AND l.task_id <> ALL($3)) END AS strangers,
        CASE WHEN $5 THEN ARRAY(SELECT l.run_epoch FROM aaiclick_queue.leases l WHERE l.worker_id = $1

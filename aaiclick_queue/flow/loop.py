@@ -28,7 +28,7 @@ RETURNING holder
 """
 LET_LOOPS_GO = "DELETE FROM aaiclick_queue.loops WHERE holder = $1"
 OTHERS_SECONDS = 1.0
-REST = 50  # times as long as a look took pass before the next: an old snapshot makes it walk over millions of dead rows
+REST = 100  # times as long as a look took pass before the next: an old snapshot makes it walk over dead rows
 LEAST_REST = 2  # however long that is: never more than half of the time
 LONGEST_PAUSE = 5.0
 ERROR_LIMIT = 500

@@ -13,14 +13,14 @@ from typing import Any, Generic, TypeVar
 K = TypeVar("K", bound=Any)
 
 CHEAP_SECONDS = 0.002
-AT_MOST_ONE_IN = 20
+AT_MOST_ONE_IN = 50
 EVERY_SECONDS = 1.0
 IDLE_PAUSE_SECONDS = 5.0  # who found little has the time
 ROW_SECONDS = 0.0002  # what a row costs by itself, on a busy machine: not the scan's fault
 
 
 class HeadScans:
-    """Says when to scan from the head: on a short result, each second, on a hint; at most a twentieth of the time."""
+    """Says when to scan from the head: on a short result, each second, on a hint; at most a fiftieth of the time."""
 
     def __init__(self) -> None:
         self._cost = 0.0
@@ -44,7 +44,7 @@ class HeadScans:
 
     def done(self, seconds: float, *, rows: int, short: bool) -> None:
         """A scan from the head took `seconds`."""
-        # The cheaper of two: a lock or a busy moment is no long scan, and would hide retries for 20 × its length.
+        # The cheaper of two: a lock or a busy moment is no long scan, and would hide retries for 50 × its length.
         sample = max(0.0, seconds - rows * ROW_SECONDS)
         self._cost, self._sample = min(sample, self._sample), sample
         self._last = time.monotonic()

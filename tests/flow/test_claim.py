@@ -288,7 +288,7 @@ def test_a_mark_follows_a_full_scan_and_goes_back_after_a_short_one() -> None:
     assert scanned.scan([1], 2) == [1]
 
 
-def test_scans_from_the_head_take_at_most_a_twentieth_of_the_time_when_they_are_dear() -> None:
+def test_scans_from_the_head_take_at_most_a_fiftieth_of_the_time_when_they_are_dear() -> None:
     scans = HeadScans()
     assert scans.due()
     for _ in range(2):

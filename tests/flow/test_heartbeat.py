@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from aaiclick_queue.flow.cancel import cancel
-from aaiclick_queue.flow.heartbeat import Beat, Counters, beat, set_status
+from aaiclick_queue.flow.heartbeat import BEAT, Beat, Counters, beat, set_status
 from aaiclick_queue.flow.reaper import Reaper
 from aaiclick_queue.outcome import Released, Succeeded
 from aaiclick_queue.postgres import Database
+from aaiclick_queue.settings import Settings
 from tests.tools import age, claim, end, holder_of, leased, put, register_worker, rows
 
 NONE = Counters()
@@ -116,3 +117,12 @@ async def test_a_worker_that_beats_is_never_marked(db: Database) -> None:
     await beat_of(db, worker_id, (run.task_id, 1))
     assert not (await Reaper(db).reap_once()).anything
     assert await end(db, run, Succeeded(None))
+
+
+async def test_a_beat_looks_each_run_up_by_itself_however_few_leases_there_were(settings: Settings) -> None:
+    async with Database(settings, size=1, flow=True) as flow:
+        await flow.fetch("ANALYZE aaiclick_queue.leases")
+        shown = await flow.fetch(f"EXPLAIN {BEAT}", 1, 30.0, [1, 2], [1, 1], False, 2, 0, 0, 0, None, None, None)
+    plan = "\n".join(row[0] for row in shown)
+    assert "Index Cond: (task_id = run.task_id)" in plan
+    assert "Hash" not in plan

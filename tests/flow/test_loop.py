@@ -37,7 +37,7 @@ class Clock:
         return WITHIN(0)
 
 
-@pytest.mark.parametrize(("longest_rest", "third"), [(300.0, 100.0), (60.0, 60.0), (None, 10.0)])
+@pytest.mark.parametrize(("longest_rest", "third"), [(300.0, 200.0), (60.0, 60.0), (None, 10.0)])
 async def test_a_look_that_nobody_waits_for_is_made_the_less_often_the_longer_it_takes(
     monkeypatch: pytest.MonkeyPatch, longest_rest: float | None, third: float
 ) -> None:
@@ -53,7 +53,7 @@ async def test_a_look_that_nobody_waits_for_is_made_the_less_often_the_longer_it
 def test_a_rest_is_by_the_shorter_of_two_looks_and_bounded() -> None:
     rest = Rest(60.0)
     takes = (10.0, 0.1, 10.0, 10.0, 50.0, 50.0)
-    assert [rest.after(seconds) for seconds in takes] == [0.0, 5.0, 5.0, 60.0, 60.0, 100.0]
+    assert [rest.after(seconds) for seconds in takes] == [0.0, 10.0, 10.0, 60.0, 60.0, 100.0]
 
 
 def test_long_lines_are_counted_again_before_their_last_count_is_too_old(settings: Settings) -> None:

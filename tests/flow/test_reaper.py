@@ -331,7 +331,7 @@ async def test_to_tell_of_overdue_runs_is_no_reason_to_look_for_them_less_often(
 
 async def test_a_stall_does_not_make_depths_old(slow: Slow) -> None:
     reaper: Any = Reaper(cast("Database", slow))
-    for takes, rest in ((4.0, 1.0), (0.1, 5.0), (4.0, 5.0), (4.0, 10.0)):
+    for takes, rest in ((4.0, 1.0), (0.05, 5.0), (4.0, 5.0), (4.0, 10.0)):
         slow.takes = takes
         await reaper._refresh_depths()
         assert reaper._depths_at - slow.now == pytest.approx(rest)

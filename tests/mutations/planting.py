@@ -153,7 +153,7 @@ def mutations() -> list[Mutation]:
                  (("AND run_epoch = $2 ", "AND $2::int IS NOT NULL "),)),
         Mutation("a look instead of a lock", ((EARLY, {}),), ((" FOR UPDATE)", ")"),), only="WITH lease AS"),
         Mutation("a heartbeat that does not ask whose the lease is", ((GONE, {}),),
-                 (("AND l.worker_id + 0 = $1)", ")"),)),
+                 (("AND l.worker_id + 0 = $1 LIMIT 1)", "LIMIT 1)"),)),
         Mutation("a heartbeat that does not ask for the epoch", ((GONE_EPOCH, {}),),
                  (("AND l.run_epoch = run.run_epoch AND", "AND"),)),
     ]  # fmt: skip
